@@ -59,12 +59,8 @@ def teach(model, seed, size=40, *, only=None, undo=True):
             taught.append(model.example(mail(number, text)))
             one = Learn(taught[-1], streak, source, NOW + number)
         elif roll < 0.85:
-            example = taught[old % len(taught)]
-            learner = model._committer.learner
-            with model.store.read() as view:
-                more = learner.needs_more(view, example, other)
             insisted = source._replace(immediate=True)
-            one = Learn(example, other, insisted, NOW + number, more)
+            one = Learn(taught[old % len(taught)], other, insisted, NOW + number, again=True)
         elif roll < 0.95 or not undo:
             one = Forget(taught[old % len(taught)].digest, source, NOW + number)
         else:

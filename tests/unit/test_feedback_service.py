@@ -11,9 +11,10 @@ import pytest
 from spamnb.core.model.verdict import signature_text
 from spamnb.service.engine.filter import OWNER, Filter, new_recipe
 from spamnb.service.engine.requests import Learn
+from spamnb.service.feedback.ownership import delivered_to
 from spamnb.service.feedback.review_queue import ReviewQueue
 from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.trust import CHANNEL_POLICIES, delivered_to
+from spamnb.service.feedback.trust import CHANNEL_POLICIES
 from spamnb.service.feedback.types import Feedback
 from spamnb.service.limits import TeachingRules
 from spamnb.service.telemetry.metrics import Meters
@@ -458,15 +459,15 @@ def test_no_code_passes_a_score_to_the_feedback_service():
 
 @pytest.mark.parametrize("trust", ["admin", "user"])
 def test_a_correction_by_signature_decodes_one_entry(feedback_service, model, trust):
-    """One history entry is decoded, and the state is read from one snapshot before the commit."""
+    """One history entry is decoded, and the model is read in the transaction alone."""
     signature = delivered(model, mail(1, "cheap pills and a casino bonus"), ALICE)
     delivered(model, mail(1, "cheap pills and a casino bonus"), ALICE)
     first = delivered(model, mail(2), ALICE)  # it counts today's events
     feedback_service.teach(Feedback("spam", refs=(first,), user=ALICE, trust=trust))
     counted = {
         entry.decode_entry.__code__: "entry decoded",
-        FeedbackService._request.__code__: "request made",
         type(model.store).read.__wrapped__.__code__: "snapshot",
+        type(model.store).transact.__code__: "transaction",
     }
     calls, begun = Counter(), set()
 
@@ -482,4 +483,4 @@ def test_a_correction_by_signature_decodes_one_entry(feedback_service, model, tr
     finally:
         sys.setprofile(None)
     assert answer.state == "learnt"
-    assert set(calls.values()) == {1}
+    assert calls == {"entry decoded": 1, "transaction": 1}

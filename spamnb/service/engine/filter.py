@@ -32,7 +32,7 @@ from spamnb.service.engine.lookup import (
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Learn, Source, TrainingRequest, Undo
 from spamnb.service.engine.scoring import score_batches, score_examples
-from spamnb.store.contract import ReadView, Store
+from spamnb.store.contract import Store
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lmdb.store import open_store
@@ -262,20 +262,12 @@ class Filter:
         decision of the message match. Returns when the change is on disk. Raises LabelError for an
         unknown label, RefError if no single message matches, RefusedError as `learn`.
         """
-        self.label(label)
+        index = self.label(label)
         if isinstance(ref, str):
             found = find_example(self.store, self.history, ref)
         else:
             found = ref if isinstance(ref, Example) else self.example(_content(ref))
-        with self.store.read() as view:
-            request = self.correction(view, found, label, source)
-        return self._run(request)
-
-    def correction(self, view: ReadView, example: Example, label: str, source: Source) -> Learn:
-        """Return the request that `correct` runs, from the state of the model in this snapshot."""
-        index = self.label(label)
-        again = self._committer.learner.needs_more(view, example, index)
-        return Learn(example, index, source._replace(immediate=True), now_us(), again)
+        return self._run(Learn(found, index, source._replace(immediate=True), now_us(), again=True))
 
     def forget(self, ref: bytes | str, *, source: Source = OWNER) -> Receipt:
         """Remove the training of a message from the model.

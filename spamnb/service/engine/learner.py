@@ -68,7 +68,7 @@ class Learner:
     def __init__(self, recipe: Recipe, costs: Costs) -> None:
         self.recipe = recipe
         self.costs = costs
-        self._planner = Planner(recipe)
+        self.planner = Planner(recipe, self._is_doubted)
         self._roles = roles_of(recipe.labels)
         self._margins = decision_margins(costs)
         self._key = Key(recipe.key)
@@ -96,10 +96,6 @@ class Learner:
             return labels
         return [label for _, label in view.last_events(STREAK)][::-1]
 
-    def plan(self, request: TrainingRequest, journal: PendingJournal) -> PlannedEvent | Receipt:
-        """Return what a request will change, or the receipt that says why nothing changes."""
-        return self._planner.plan(request, journal)
-
     def apply_plan(
         self,
         plan: PlannedEvent,
@@ -124,8 +120,8 @@ class Learner:
             event=plan.seq,
             digest=event.digest.hex(),
             message_id=event.message_id,
-            before=self._planner.name(plan.before),
-            after=self._planner.name(plan.after),
+            before=self.planner.name(plan.before),
+            after=self.planner.name(plan.after),
             probability_before=before,
             probability_after=after,
             stored_bytes=size + len(encode_event(event)) if scored else 0,
@@ -231,11 +227,8 @@ class Learner:
         training_rows.apply_rehearsals(more)
         return update.plus(more)
 
-    def needs_more(self, view: ReadView, example: Example, label: int) -> bool:
-        """Return whether a message has the label already but is still classified otherwise."""
-        live = view.live(example.digest)
-        if live is None or live.label != label:
-            return False
+    def _is_doubted(self, view: ReadView, example: Example, label: int) -> bool:
+        """Return whether the stored model classifies a message otherwise than this label says."""
         verdict = score_examples(self.recipe, self.costs, view, [example])[0]
         return not self.matches_label(list(verdict.z), label)
 
@@ -367,9 +360,7 @@ class LearningBatch:
         """Run these requests; their changes are in the store after `close`."""
         learner, view = self._learner, self._view
         journal = PendingJournal(view, self._labels, self._totals.last_seq, stored=self._stored)
-        plans: list[PlannedEvent | Receipt] = [
-            learner.plan(request, journal) for request in requests
-        ]
+        plans = [learner.planner.plan(request, journal) for request in requests]
         work = [plan for plan in plans if isinstance(plan, PlannedEvent)]
         receipts: dict[int, Receipt] = {}
         if work:
@@ -388,10 +379,11 @@ class LearningBatch:
             view.scatter(training_rows.ids, training_rows.to_records())
             training_rows.totals.last_seq = self._totals.last_seq
             view.put_totals(training_rows.totals)
-            # A feature learnt and forgotten within the transaction is not in the store.
-            words = MergedWords(self._texts).words(training_rows.new_ids())
-            if len(words.ids):
-                view.put_words(words)
+            if self._texts:
+                # A feature learnt and forgotten within the transaction is not in the store.
+                words = MergedWords(self._texts).words(training_rows.new_ids())
+                if len(words.ids):
+                    view.put_words(words)
         self._learner.next_recent = (self._totals.last_seq, self._labels)
 
     def _add_rows(self, work: list[PlannedEvent]) -> TrainingRows:

@@ -1,8 +1,9 @@
 """Plan the events of a batch of requests: labels, sequence numbers, rehearsals; no scores.
 
 A request becomes a plan, or the receipt that says why nothing changes or why it is refused. Plans
-depend on the journal alone, so a whole batch is planned before its rows are read, with the same
-result as planning its requests one by one. Must not know models.
+depend on the journal, so a whole batch is planned before its rows are read, with the same result as
+planning its requests one by one. Only a repeated correction asks `is_doubted`, which scores the
+message on the stored model. Must not know models.
 """
 
 from __future__ import annotations
@@ -138,8 +139,14 @@ def _pseudo_random(number: int) -> int:
 class Planner:
     """Plans the events of one model."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        is_doubted: Callable[[ReadView, Example, int], bool] = lambda *_: False,
+    ) -> None:
         self.recipe = recipe
+        self._is_doubted = is_doubted
+        """whether the stored model still classifies a message otherwise than its label says"""
 
     def plan(self, request: TrainingRequest, journal: PendingJournal) -> PlannedEvent | Receipt:
         """Plan a request and add it to the pending journal."""
@@ -156,7 +163,7 @@ class Planner:
         example = request.example
         live = journal.state(example.digest)
         before = live.label if live else NO_LABEL
-        if live and before == request.label and not (request.again and not live.folded):
+        if live and before == request.label and not self._is_repeated(request, live, journal):
             return self._unchanged(example, live, "already learnt with this label")
         if live and live.folded and before != NO_LABEL:
             raise RefusedError(
@@ -174,6 +181,12 @@ class Planner:
         )
         plan.rehearsed = self._rehearsals(plan, journal)
         return plan
+
+    def _is_repeated(self, request: Learn, live: MessageState, journal: PendingJournal) -> bool:
+        """Return whether a label that the store has needs further steps."""
+        if live.folded or live.seq > journal.stored or not request.again:
+            return False
+        return self._is_doubted(journal.view, request.example, request.label)
 
     def _rehearsals(
         self, plan: PlannedEvent, journal: PendingJournal

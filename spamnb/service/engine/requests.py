@@ -51,7 +51,8 @@ class Learn(NamedTuple):
     source: Source
     time_us: int
     again: bool = False
-    """the message has this label already but is still classified otherwise: take further steps"""
+    """take further steps if the message has this label already, but the stored model, as it was
+    before the batch, still classifies it otherwise"""
 
 
 class Forget(NamedTuple):

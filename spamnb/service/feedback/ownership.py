@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spamnb.core.mail.domains import address_of, domain_of
 from spamnb.core.mail.message import bare_id
 from spamnb.core.model.events import Ids
 from spamnb.core.model.verdict import SIGNATURE, signature_bytes
@@ -27,7 +28,6 @@ from spamnb.errors import RefError
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.lookup import entry_example
 from spamnb.service.engine.requests import Example
-from spamnb.service.feedback.trust import delivered_to, is_local_stranger
 from spamnb.service.feedback.types import Feedback
 from spamnb.service.limits import TeachingRules
 from spamnb.store.history.entry import HistoryEntry
@@ -210,3 +210,37 @@ def _split_head(raw: bytes) -> tuple[bytes, bytes]:
 def _are_similar(one: Sequence[Ids], other: Sequence[Ids]) -> bool:
     a, b = np.unique(np.concatenate(one)), np.unique(np.concatenate(other))
     return len(np.intersect1d(a, b)) >= _MIN_SHARED * max(len(a), len(b), 1)
+
+
+def delivered_to(entry: HistoryEntry, user: str, rules: TeachingRules) -> bool:
+    """Whether a message was delivered to this user: an address, or a login as local part.
+
+    A login matches addresses in `domains`; an address matches itself, if its domain is served here:
+    outgoing mail has recipients at other sites.
+    """
+    user = address_of(user, rules.delimiter)
+    if not user:
+        return False
+    domain = domain_of(user)
+    if domain:
+        found = user in _recipients(entry, rules.delimiter)
+        return found and (not rules.served or domain in rules.served)
+    wanted = frozenset(map(domain_of, (f"@{name}" for name in rules.domains)))
+    for address in _recipients(entry, rules.delimiter):
+        local, _, domain = address.rpartition("@")
+        if address == user or (local == user and (not wanted or domain in wanted)):
+            return True
+    return False
+
+
+def _recipients(entry: HistoryEntry, delimiter: str) -> list[str]:
+    return [address_of(text, delimiter) for text in entry.notes.get("to", "").split()]
+
+
+def is_local_stranger(feedback: Feedback, rules: TeachingRules) -> bool:
+    """Whether a sender without a login may be a local user, judged by the domain alone.
+
+    If no domains are configured, the domain of the feedback address counts.
+    """
+    served = rules.served or frozenset({domain_of(f"@{feedback.domain}")})
+    return domain_of(feedback.user) in served - {""}

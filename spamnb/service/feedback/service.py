@@ -43,7 +43,6 @@ from spamnb.service.feedback.trust import (
 from spamnb.service.feedback.types import Answer, Feedback, Trust
 from spamnb.service.limits import TeachingRules
 from spamnb.service.telemetry.metrics import Meters
-from spamnb.store.contract import ReadView
 from spamnb.store.rows.codec import encode_event
 
 _MAX_COUNTED_EVENTS = 5000
@@ -174,33 +173,29 @@ class FeedbackService:
         return self._learn(resolved.example, feedback, policy)
 
     def _learn(self, example: Example, feedback: Feedback, policy: ChannelPolicy) -> Answer:
-        with self.model.store.read() as view:
-            request = self._request(view, example, feedback, policy)
-        if isinstance(request, Verdict):
-            reason = "it contradicts a high-confidence verdict"
-            return self._queue_for_review(feedback, example, reason, request)
+        label = feedback.label
+        if label and policy.careful:
+            verdict = self._verdict(example)
+            if verdict.probabilities[label] < 1 - self.rules.sure:
+                reason = "it contradicts a high-confidence verdict"
+                return self._queue_for_review(feedback, example, reason, verdict)
+        source = Source(feedback.user, feedback.channel, policy.weight)
+        request: Learn | Forget
+        if label:
+            source = source._replace(immediate=policy.immediate)
+            request = Learn(
+                example, self.model.label(label), source, now_us(), again=policy.immediate
+            )
+        else:
+            request = Forget(example.digest, source, now_us())
         receipt = self.model.teach([request], scored=True)[0]
         if receipt.error is not None:
             raise receipt.error
         return _answer(receipt)
 
-    def _request(
-        self, view: ReadView, example: Example, feedback: Feedback, policy: ChannelPolicy
-    ) -> Learn | Forget | Verdict:
-        """The change that the feedback asks for, or the verdict that forbids it."""
-        source = Source(feedback.user, feedback.channel, policy.weight)
-        if not feedback.label:
-            return Forget(example.digest, source, now_us())
-        if policy.careful:
-            verdict = self._verdict(view, example)
-            if verdict.probabilities[feedback.label] < 1 - self.rules.sure:
-                return verdict
-        if policy.immediate:
-            return self.model.correction(view, example, feedback.label, source)
-        return Learn(example, self.model.label(feedback.label), source, now_us())
-
-    def _verdict(self, view: ReadView, example: Example) -> Verdict:
-        return score_examples(self.model.recipe, self.model.costs, view, [example])[0]
+    def _verdict(self, example: Example) -> Verdict:
+        with self.model.store.read() as view:
+            return score_examples(self.model.recipe, self.model.costs, view, [example])[0]
 
     def _unproven(self, feedback: Feedback, resolved: ResolvedMessage) -> Answer:
         """Queue or refuse feedback on a message that is not known to be the sender's."""
@@ -209,8 +204,7 @@ class FeedbackService:
             raise RefError(
                 resolved.reason, hint="give the message with its X-Spamnb-Signature line"
             )
-        with self.model.store.read() as view:
-            verdict = self._verdict(view, resolved.example)
+        verdict = self._verdict(resolved.example)
         return self._queue_for_review(feedback, resolved.example, resolved.reason, verdict)
 
     def _queue_for_review(

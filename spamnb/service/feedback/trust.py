@@ -1,8 +1,7 @@
-"""Permissions for feedback: the channels, message ownership by recipient, and daily quotas.
+"""Permissions for feedback: the channels and the daily quotas.
 
-The channel determines how far feedback is trusted. Users may label messages that were delivered to
-them; a stranger must show the signature of such a message. Values and small checks only: must not
-know the model, files or sockets. Failure: RefusedError for a channel that is not allowed,
+The channel determines how far feedback is trusted. Values and small checks only: must not know the
+model, files or sockets. Failure: RefusedError for a channel that is not allowed,
 LimitError when a daily quota is used up.
 """
 
@@ -12,11 +11,10 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 
-from spamnb.core.mail.domains import address_of, domain_of
+from spamnb.core.mail.domains import address_of
 from spamnb.errors import LimitError, RefusedError
 from spamnb.service.feedback.types import Feedback
 from spamnb.service.limits import TeachingRules
-from spamnb.store.history.entry import HistoryEntry
 
 DAY_US = 86_400_000_000
 
@@ -58,40 +56,6 @@ def policy_for(feedback: Feedback) -> ChannelPolicy:
     if policy.admins_only and feedback.trust != "admin":
         raise RefusedError(f"the channel {feedback.channel} is for admins only")
     return STRANGER if feedback.trust == "stranger" else policy
-
-
-def delivered_to(entry: HistoryEntry, user: str, rules: TeachingRules) -> bool:
-    """Whether a message was delivered to this user: an address, or a login as local part.
-
-    A login matches addresses in `domains`; an address matches itself, if its domain is served here:
-    outgoing mail has recipients at other sites.
-    """
-    user = address_of(user, rules.delimiter)
-    if not user:
-        return False
-    domain = domain_of(user)
-    if domain:
-        found = user in _recipients(entry, rules.delimiter)
-        return found and (not rules.served or domain in rules.served)
-    wanted = frozenset(map(domain_of, (f"@{name}" for name in rules.domains)))
-    for address in _recipients(entry, rules.delimiter):
-        local, _, domain = address.rpartition("@")
-        if address == user or (local == user and (not wanted or domain in wanted)):
-            return True
-    return False
-
-
-def _recipients(entry: HistoryEntry, delimiter: str) -> list[str]:
-    return [address_of(text, delimiter) for text in entry.notes.get("to", "").split()]
-
-
-def is_local_stranger(feedback: Feedback, rules: TeachingRules) -> bool:
-    """Whether a sender without a login may be a local user, judged by the domain alone.
-
-    If no domains are configured, the domain of the feedback address counts.
-    """
-    served = rules.served or frozenset({domain_of(f"@{feedback.domain}")})
-    return domain_of(feedback.user) in served - {""}
 
 
 Key = tuple[str, str]

@@ -227,17 +227,15 @@ def _relearn(old: ReadView, new: Store, drops: Takes, costs: Costs) -> Relearnt:
 def _teach(view: WriteView, learner: Learner, batch: list[Event], old: ReadView) -> list[Receipt]:
     """Repeat trainings in order, in one transaction.
 
-    Before each correction of a person the model is asked whether it needs further steps.
+    Each correction of a person runs alone: the scores of the model decide whether it needs further
+    steps.
     """
     texts = _Texts(old)
     receipts = []
     for may_repeat, events in groupby(batch, _may_repeat):
         requests = [_request(event, texts) for event in events]
         for some in [[request] for request in requests] if may_repeat else [requests]:
-            checked = (
-                [_repeated(view, learner, request) for request in some] if may_repeat else some
-            )
-            receipts += learner.run(view, checked, scored=False)
+            receipts += learner.run(view, some, scored=False)
             learner.committed()
     return receipts
 
@@ -245,11 +243,6 @@ def _teach(view: WriteView, learner: Learner, batch: list[Event], old: ReadView)
 def _may_repeat(event: Event) -> bool:
     """Return whether the message may have this label already and still be classified otherwise."""
     return event.after != NO_LABEL and (event.immediate or event.before == event.after)
-
-
-def _repeated(view: ReadView, learner: Learner, request: TrainingRequest) -> TrainingRequest:
-    assert isinstance(request, Learn)
-    return request._replace(again=learner.needs_more(view, request.example, request.label))
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +264,7 @@ def _request(event: Event, texts: _Texts) -> TrainingRequest:
     if event.after == NO_LABEL:
         return Forget(event.digest, source, event.time_us)
     example = Example(event.digest, event.message_id, event.ids, event.times, texts)
-    return Learn(example, event.after, source, event.time_us)
+    return Learn(example, event.after, source, event.time_us, again=source.immediate)
 
 
 def _batches(things: Iterable[Thing], size: int) -> Iterator[list[Thing]]:
