@@ -1,5 +1,8 @@
 """A fault of the relay itself: it ends one session, with a 421."""
 
+import weakref
+
+import pytest
 from support.relay import MESSAGE, Rig, StubScanner, until
 
 from spamnb.service.scanning.types import ScanResult
@@ -40,5 +43,47 @@ def test_a_scan_result_that_cannot_be_applied_ends_the_session(on_loop):
             assert not rig.server.messages
             fault = next(line for line in rig.log if line["event"] == "fault")
             assert rig.messages[0]["incident"] == fault["incident"]
+
+    on_loop(main())
+
+
+def test_a_scan_that_cannot_be_started_ends_the_session(on_loop):
+    """The scanner has no result for it: the client gets 421, the next hop no message."""
+
+    async def main():
+        async with Rig({}, StubScanner(RuntimeError("no scan"))) as rig:
+            rig.may_fault = True
+            client = await rig.client()
+            await client.start()
+            assert (await client.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"421 4.3.0")
+            assert await client.ended() == b""
+            assert not rig.server.messages
+
+    on_loop(main())
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_an_idle_connection_holds_no_scanned_message(on_loop, is_later):
+    """The function that stops a scan refers to the message; it is dropped with the result."""
+    stops = []
+
+    class Scanner(StubScanner):
+        def scan(self, request, done):
+            stops.append(weakref.ref(stop := super().scan(request, done)))
+            return stop
+
+    async def main():
+        scanner = Scanner()
+        scanner.holding = is_later
+        async with Rig({}, scanner) as rig:
+            client = await rig.client()
+            await client.start()
+            client.send(MESSAGE + b"\r\n.\r\n")
+            await until(lambda: stops)
+            if is_later:
+                assert stops[0]() is not None
+                scanner.waiting.pop()(scanner.outcome)
+            assert (await client.reply()).startswith(b"250")
+            assert stops[0]() is None
 
     on_loop(main())

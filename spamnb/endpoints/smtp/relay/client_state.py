@@ -17,6 +17,9 @@ from spamnb.endpoints.smtp.protocol.commands import CommandRule, Phase
 from spamnb.endpoints.smtp.relay import replies
 from spamnb.endpoints.smtp.relay.params import Limits, ListenerParams, Timeouts
 
+MIN_RATE_BYTES_S = 500
+"""what a client must send while resources are short: as Postfix's smtpd_min_data_rate"""
+
 
 @dataclass(slots=True)
 class Transaction:
@@ -25,6 +28,8 @@ class Transaction:
     mail: bytes = b""
     rcpts: list[bytes] = field(default_factory=list)
     xforwards: list[bytes] = field(default_factory=list)
+    began: float = 0.0
+    """when MAIL came"""
 
     @property
     def is_open(self) -> bool:
@@ -90,6 +95,40 @@ class SessionQuota:
         if not self.mailed:
             return now - self.greeted_at > times.first_mail_busy_s
         return not self.is_free and now - self.last_message_at > times.first_mail_s
+
+
+class DataRate:
+    """How fast a client sends its message, and what the message costs in memory meanwhile."""
+
+    __slots__ = ("_checked_at", "_checked_size", "_grace_s", "_slow_after", "began")
+
+    def __init__(self, now: float, grace_s: float) -> None:
+        self.began = self._checked_at = now
+        self._checked_size = 0
+        self._grace_s = grace_s
+        self._slow_after = now + grace_s
+        """the client counts as slow after this time; each byte received moves it"""
+
+    def is_slow(self, now: float, size: int, *, waiting: bool) -> bool:
+        """Whether the client sends below the minimum rate; called at each deadline check.
+
+        `waiting` says that the client must send and is being read; other time does not count.
+        Bytes received above that rate count for the grace period at most, so a client that has sent
+        a megabyte in one burst must continue.
+        """
+        paused_s = 0.0 if waiting else now - self._checked_at
+        self._slow_after += (size - self._checked_size) / MIN_RATE_BYTES_S + paused_s
+        self._slow_after = min(self._slow_after, now + self._grace_s)
+        self._checked_at, self._checked_size = now, size
+        return waiting and now > self._slow_after
+
+    def memory_cost(self, now: float, stored: int) -> float:
+        """Stored bytes times the seconds that the message has taken beyond the grace period."""
+        return stored * max(0.0, now - self.began - self._grace_s)
+
+    def of(self, size: int, now: float) -> float:
+        """Bytes a second since the message began."""
+        return size / max(now - self.began, 1e-3)
 
 
 class ClientState:

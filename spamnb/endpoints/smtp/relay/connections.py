@@ -310,19 +310,22 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._listener.release_upstream(self)
 
     def _start_scan(self, action: actions.StartScan) -> None:
-        self._stop_scan = None
         done = partial(self._scan_done, action.request)
-        self._stop_scan = self._listener.scanner.scan(action.request, done)
+        stop = self._listener.scanner.scan(action.request, done)
+        transfer = self.session.transfer
+        if transfer is not None and transfer.is_scanning:
+            self._stop_scan = stop
 
     def _scan_done(self, request: ScanRequest, result: ScanResult) -> None:
+        self._stop_scan = None  # it holds the message
         self.run(self.session.scan_done, request, result)
 
     def _end_scan(self, action: actions.StopScan) -> None:
-        if self._stop_scan is not None:
-            self._stop_scan(action.reason)
-        transfer = self.session.transfer
-        if action.reason and transfer is not None and transfer.is_scanning:
-            # The scanner has already answered: the fault followed its answer.
+        stop, self._stop_scan = self._stop_scan, None
+        if stop is not None:
+            stop(action.reason)
+        elif action.reason:
+            # The scan was not started, so it has no result.
             self.run(self.session.stop, replies.FAULT_CLOSING)
 
     def _withdraw(self, action: actions.Withdraw) -> None:

@@ -23,7 +23,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from spamnb.core.mail.printable import shown
 from spamnb.core.policy import verdict_headers
+from spamnb.endpoints.net import reply_parser
 from spamnb.endpoints.smtp.protocol.data_framing import DataFramer, unstuffed
 from spamnb.endpoints.smtp.relay import replies
 from spamnb.endpoints.smtp.relay.actions import (
@@ -39,53 +41,20 @@ from spamnb.endpoints.smtp.relay.actions import (
     StopScan,
     Withdraw,
 )
-from spamnb.endpoints.smtp.relay.client_state import ClientState
+from spamnb.endpoints.smtp.relay.client_state import ClientState, DataRate
 from spamnb.endpoints.smtp.relay.upstream import NextHop
 from spamnb.errors import incident_id
 from spamnb.service.scanning.types import ScanRequest, ScanResult
+from spamnb.service.telemetry.metrics import Meters
 
 TransferState = Literal["collect", "scan", "scan_head", "stream", "discard", "reply", "over"]
 
 FIRST_WRITE_BYTES = 16384
 """of the body, sent in one write with the header; copying megabytes to save a packet is slower"""
-MIN_RATE_BYTES_S = 500
-"""what a client must send while resources are short: as Postfix's smtpd_min_data_rate"""
+LOGGED_RECIPIENTS = 3
+"""recipients that a log line names"""
 _WANT_DATA = frozenset(("collect", "stream", "discard"))
 _SCANNING = frozenset(("scan", "scan_head"))
-
-
-class DataRate:
-    """How fast a client sends its message, and what the message costs in memory meanwhile."""
-
-    __slots__ = ("_checked_at", "_checked_size", "_grace_s", "_slow_after", "began")
-
-    def __init__(self, now: float, grace_s: float) -> None:
-        self.began = self._checked_at = now
-        self._checked_size = 0
-        self._grace_s = grace_s
-        self._slow_after = now + grace_s
-        """the client counts as slow after this time; each byte received moves it"""
-
-    def is_slow(self, now: float, size: int, *, waiting: bool) -> bool:
-        """Whether the client sends below the minimum rate; called at each deadline check.
-
-        `waiting` says that the client must send and is being read; other time does not count.
-        Bytes received above that rate count for the grace period at most, so a client that has sent
-        a megabyte in one burst must continue.
-        """
-        paused_s = 0.0 if waiting else now - self._checked_at
-        self._slow_after += (size - self._checked_size) / MIN_RATE_BYTES_S + paused_s
-        self._slow_after = min(self._slow_after, now + self._grace_s)
-        self._checked_at, self._checked_size = now, size
-        return waiting and now > self._slow_after
-
-    def memory_cost(self, now: float, stored: int) -> float:
-        """Stored bytes times the seconds that the message has taken beyond the grace period."""
-        return stored * max(0.0, now - self.began - self._grace_s)
-
-    def of(self, size: int, now: float) -> float:
-        """Bytes a second since the message began."""
-        return size / max(now - self.began, 1e-3)
 
 
 class MessageTransfer:
@@ -113,6 +82,7 @@ class MessageTransfer:
         self.size = 0
         self.rate = DataRate(output.now, self._params.times.data_busy_s)
         self._request: ScanRequest | None = None
+        """what is scanned; None before the scan and after its result"""
         self._final_reply = b""
         """what the client gets at the end instead of the next hop's reply"""
         self.ended_at = 0.0
@@ -237,22 +207,23 @@ class MessageTransfer:
     def scan_fault(self, incident: str) -> bool:
         """Handle a fault of the daemon during the scan: the message is passed on unscanned.
 
-        Returns False if there is no scan, or if this is not the first fault.
+        Returns False if no result is awaited any more, or if this is not the first fault.
         """
         if self.state not in _SCANNING or "incident" in self.facts:
             return False
         self.facts["incident"] = incident
-        self._output.add(StopScan("fault"))
-        return True
+        if self.is_scanning:
+            self._output.add(StopScan("fault"))
+        return self.is_scanning
 
     @property
     def is_scanning(self) -> bool:
         """Whether it waits for a scan result."""
-        return self.state in _SCANNING
+        return self._request is not None
 
     def scan_done(self, request: ScanRequest, result: ScanResult) -> None:
         """Apply the scan result; one that comes too late only undoes what it stored."""
-        is_awaited = request is self._request and self.state in _SCANNING
+        is_awaited = request is self._request
         if result.withdraw is not None and not (is_awaited and request.whole):
             self._output.add(Withdraw(result.withdraw))
         if is_awaited:
@@ -459,7 +430,50 @@ class MessageTransfer:
         self._finish()
 
     def _finish(self) -> None:
-        if self.state in _SCANNING:
+        if self.is_scanning:
+            self._request = None
             self._output.add(StopScan())
         self._release()
         self.state = "over"
+
+    # -- the log ----------------------------------------------------------------------------------
+
+    def report(self, meters: Meters, *, client_has_left: bool) -> dict[str, object]:
+        """Count the message, which is over; returns its one log line."""
+        now, code = self._output.now, self.best_code
+        is_doubtful = self.is_accepted and self.sent_at > 0 and client_has_left
+        if is_doubtful:
+            self.facts["duplicate_likely"] = True
+        record = self._record(now) | self.facts
+        if self.is_accepted:
+            meters.count("messages")
+            meters.count("bytes", self.size)
+            meters.count("duplicates_likely", is_doubtful)
+        elif code:
+            meters.count("deferred" if code < 500 else "refused")
+        if self.sent_at:
+            meters.observe("upstream_seconds", now - self.sent_at)
+        return record
+
+    def _record(self, now: float) -> dict[str, object]:
+        envelope, sent = self.envelope, b"".join(self.replies)
+        client = envelope.client
+        found: dict[str, object] = {
+            "event": "message",
+            "peer": self._client.peer,
+            "client": client.address,
+            "helo": client.helo,
+            "ident": client.ident,
+            "from": envelope.sender,
+            "to": list(envelope.recipients[:LOGGED_RECIPIENTS]),
+            "recipients": len(envelope.recipients),
+            "size": self.size,
+            "action": self.action,
+            "code": int(sent[:3]) if sent else 0,
+            "reply": shown(sent.partition(b"\r\n")[0])[:200],
+            "ms": int((now - self._client.transaction.began) * 10_000) / 10,
+        }
+        if self.sent_at:
+            found["upstream_id"] = reply_parser.queue_id(sent)
+            found["upstream_ms"] = int((now - self.sent_at) * 10_000) / 10
+        return found

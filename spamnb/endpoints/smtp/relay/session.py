@@ -27,7 +27,7 @@ from spamnb.endpoints.net import proxy_protocol
 from spamnb.endpoints.net.reply_parser import UpstreamCommand
 from spamnb.endpoints.smtp.protocol import commands, ehlo
 from spamnb.endpoints.smtp.protocol.line_buffer import LineBuffer
-from spamnb.endpoints.smtp.relay import actions, message_log, replies
+from spamnb.endpoints.smtp.relay import actions, replies
 from spamnb.endpoints.smtp.relay.actions import INPUT, STUCK, Output
 from spamnb.endpoints.smtp.relay.client_state import (
     ClientState,
@@ -52,8 +52,8 @@ class RelaySession:
     """The state of one session."""
 
     __slots__ = (
-        "_errors", "_hop", "_input", "_is_finished", "_is_gone", "_meters",
-        "_new_params", "_started", "client", "output", "stage", "transfer",
+        "_errors", "_hop", "_input", "_is_finished", "_is_gone", "_meters", "_new_params", "client",
+        "output", "stage", "transfer",
     )  # fmt: skip
 
     def __init__(self, params: ListenerParams, meters: Meters, peer: str, now: float) -> None:
@@ -69,8 +69,6 @@ class RelaySession:
         """whether the client will send nothing more, or has disconnected"""
         self._errors = 0
         self._hop = NextHop(self.output, params.upstream)
-        self._started = 0.0
-        """when the message began"""
 
     # -- the client's events ----------------------------------------------------------------------
 
@@ -264,7 +262,7 @@ class RelaySession:
             return
         if what == "mail":
             client.quota.mailed = True
-            self._started = output.now
+            client.transaction.began = output.now
         self.stage = "asking"
         client.quota.paused_at = output.now
         times = client.params.times
@@ -401,14 +399,12 @@ class RelaySession:
 
     def _report(self, transfer: MessageTransfer) -> None:
         """Count and log a message, and forget it."""
-        client, now = self.client, self.output.now
         self.transfer, self.stage = None, "command"
         has_left = self._is_gone or self._is_finished
-        message_log.count(transfer, self._meters, now, client_has_left=has_left)
-        record = message_log.record(transfer, client.peer, self._started, now)
+        record = transfer.report(self._meters, client_has_left=has_left)
         self.output.add(actions.LogMessage(record))
         if transfer.is_accepted:
-            client.quota.reset(now)
+            self.client.quota.reset(self.output.now)
         self._forget_transaction()
 
     def _forget_transaction(self) -> None:
