@@ -93,7 +93,7 @@ def test_a_maildir_of_another_user_counts_within_that_users_quota(home, served):
             daemon.ready()
         assert program(home / "home", *words).code == 0
         for number in range(4):
-            lay(home, f"forged-{number}", ".Junk", "NO")
+            write_message(home, f"forged-{number}", ".Junk", "NO")
         done = program(home / "home", *words)
     assert (done.code, [one["state"] for one in done.json]) == (0, ["learnt"] * 2)
     assert done.err.count("2 changes a day are accepted from one user") == 2

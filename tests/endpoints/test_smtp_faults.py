@@ -144,9 +144,9 @@ def test_a_reply_that_arrived_before_a_command_does_not_answer_it(on_loop, step,
                 assert (await client.ask(line))[:1] in b"23"
             if step == "end" and large:
                 client.send(MESSAGE * 2)
-                (side,) = rig.relay._connections
+                (side,) = rig.relay.state.connections
                 await until(lambda: side.session.transfer.state == "stream")
-            (side,), (hop,) = rig.relay._connections, rig.server.transports
+            (side,), (hop,) = rig.relay.state.connections, rig.server.transports
             client.send({"MAIL": lines[0], "RCPT": lines[1], "end": MESSAGE + b".\r\n"}[step])
             arrived(side._transport)
             hop.write(b"250 2.0.0 Ok: queued as FALSE\r\n")
@@ -414,7 +414,7 @@ def test_a_client_that_leaves_within_its_message_has_sent_none(on_loop, sent):
             client = await rig.client()
             await client.start()
             client.send(sent)
-            (side,) = rig.relay._connections
+            (side,) = rig.relay.state.connections
             await until(lambda: side.session.transfer.size)
             client.abort()
             await until(lambda: rig.messages)
@@ -438,7 +438,7 @@ def test_a_client_that_leaves_before_our_250(on_loop, how):
             client.send(MESSAGE + b"\r\n.\r\n")
             await until(lambda: rig.server.messages)
             client.abort() if how == "abort" else await client.close()
-            (side,) = rig.relay._connections
+            (side,) = rig.relay.state.connections
             await until(lambda: side.session._is_gone or side.session._is_finished)
             (hop,) = rig.server.transports
             hop.write(b"250 2.0.0 Ok: queued as 5DUP\r\n")

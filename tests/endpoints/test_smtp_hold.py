@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from dataclasses import replace
 
 import pytest
 from support.relay import MESSAGE, Rig, limits, times, until
@@ -134,10 +133,11 @@ def test_one_network_takes_no_more_connections_than_it_leaves_free(on_loop):
 
     async def main():
         async with Rig(STRANGERS | {"limits": limits(connections=100, reserved=0.2)}) as rig:
-            replies = [rig.relay.refusal_for(f"198.51.100.{n}", trusted=False) for n in range(100)]
+            limits = rig.relay.state.connection_limits
+            replies = [limits.refusal_for(f"198.51.100.{n}", trusted=False) for n in range(100)]
             assert replies.count(b"") == 40
             addresses = [f"2001:db8:{n:x}::1" for n in range(50)]
-            replies = [rig.relay.refusal_for(one, trusted=False) for one in addresses]
+            replies = [limits.refusal_for(one, trusted=False) for one in addresses]
             assert replies.count(b"") == 40
             assert replies[-1].startswith(b"421 4.3.2")
 
@@ -154,7 +154,9 @@ def test_strangers_leave_connections_to_the_next_hop(on_loop):
         few = limits(upstream_connections=10, reserved=0.2)
         async with Rig(STRANGERS | {"limits": few}) as rig:
             for network in range(20):
-                rig.relay._counts.add(f"upstream {rig.params.upstream}", network < 7)
+                rig.relay.state.connection_limits.counts.add(
+                    f"upstream {rig.params.upstream}", network < 7
+                )
             first, second = await rig.client(), await rig.client()
             assert (await first.hello()).startswith(b"250")
             await second.reply()
@@ -163,7 +165,7 @@ def test_strangers_leave_connections_to_the_next_hop(on_loop):
             await until(lambda: rig.relay.open_sessions == 0)
             third = await rig.client()
             assert (await third.hello()).startswith(b"250")
-            rig.relay.apply_settings(replace(rig.params, peers=NetworkSet(("127.0.0.0/8",))))
+            rig.apply_settings(peers=NetworkSet(("127.0.0.0/8",)))
             trusted = [await rig.client() for _ in range(20)]
             for client in trusted:
                 assert (await client.hello()).startswith(b"250")
@@ -189,7 +191,10 @@ def test_one_network_takes_no_more_of_the_next_hop_than_it_leaves_free(on_loop):
                 for client in clients:
                     client.abort()
                 await until(lambda: rig.relay.open_sessions == 0)
-                assert rig.relay._counts.of(f"upstream {rig.params.upstream}") == 0
+                assert (
+                    rig.relay.state.connection_limits.counts.of(f"upstream {rig.params.upstream}")
+                    == 0
+                )
 
     on_loop(main())
 
@@ -211,7 +216,7 @@ def test_idle_strangers_go_first_when_the_next_hop_is_busy(on_loop):
         few = {"limits": limits(upstream_connections=4, reserved=0.0, busy_share=0.5)}
         brief = {"times": times(first_mail_s=0.3, first_mail_busy_s=0.3)}
         async with Rig(STRANGERS | few | brief) as rig:
-            rig.relay._counts.add(f"upstream {rig.params.upstream}")
+            rig.relay.state.connection_limits.counts.add(f"upstream {rig.params.upstream}")
             busy, idle = await rig.client(), await rig.client()
             await busy.start(RCPT)
             await idle.hello()
@@ -230,16 +235,20 @@ def test_the_slowest_goes_when_another_network_finds_no_connection(on_loop):
         async with Rig(STRANGERS | few | {"times": times(data_busy_s=0.2, sweep_s=0.05)}) as rig:
             fast, slow = await rig.client(), await rig.client()
             await fast.start(RCPT)
-            rig.relay._counts.add(f"upstream {rig.params.upstream} 127.0.0", -1)
+            rig.relay.state.connection_limits.counts.add(
+                f"upstream {rig.params.upstream} 127.0.0", -1
+            )
             await slow.start(RCPT)
             fast.send(b"Subject: x\r\n\r\n" + LINES * 100)
             slow.send(b"Subject: x\r\n")
-            sides, now = list(rig.relay._connections), asyncio.get_running_loop().time
+            sides, now = list(rig.relay.state.connections), asyncio.get_running_loop().time
             await until(lambda: max(side.session.transfer.size for side in sides) > 700_000)
             await until(
                 lambda: min(now() - side.session.transfer.rate.began for side in sides) > 0.2
             )
-            rig.relay._counts.add(f"upstream {rig.params.upstream} 127.0.0", -1)
+            rig.relay.state.connection_limits.counts.add(
+                f"upstream {rig.params.upstream} 127.0.0", -1
+            )
             word = asyncio.ensure_future(slow.reply())
             replies = b""
             while not replies.startswith(b"250"):
@@ -250,7 +259,9 @@ def test_the_slowest_goes_when_another_network_finds_no_connection(on_loop):
                 await asyncio.sleep(0.05)
             assert (await word).startswith(b"421 4.4.2 Data arrives too slowly")
             assert (await fast.ask(END)).startswith(b"250")
-            rig.relay._counts.add(f"upstream {rig.params.upstream} 127.0.0", 2)
+            rig.relay.state.connection_limits.counts.add(
+                f"upstream {rig.params.upstream} 127.0.0", 2
+            )
 
     on_loop(main())
 
@@ -355,7 +366,7 @@ def test_a_trusted_client_does_not_wait_for_the_memory_of_strangers(on_loop):
                 await client.start(RCPT)
                 client.send(b"Subject: x\r\n\r\n" + LINES * 14)
             await until(lambda: rig.paused)
-            rig.relay.apply_settings(replace(rig.params, peers=NetworkSet(("127.0.0.0/8",))))
+            rig.apply_settings(peers=NetworkSet(("127.0.0.0/8",)))
             trusted = await rig.client()
             await trusted.start()
             trusted.send(b"Subject: x\r\n\r\n" + LINES * 10)

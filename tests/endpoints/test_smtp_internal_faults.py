@@ -16,7 +16,7 @@ def test_an_internal_error_ends_one_session_only(on_loop):
             rig.may_fault = True
             good = await rig.client()
             await good.start()
-            rig.relay.refusal_for = None
+            rig.relay.state.connection_limits.refusal_for = None
             bad = await rig.client()
             assert (await bad.reply()).startswith(b"421 4.3.0")
             assert await bad.ended() == b""

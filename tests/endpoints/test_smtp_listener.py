@@ -1,7 +1,6 @@
 """The listener: new settings, draining, and its end."""
 
 import asyncio
-import dataclasses
 
 from support.relay import MESSAGE, STALL, Rig, times, until
 
@@ -18,9 +17,7 @@ def test_new_settings_hold_between_messages(on_loop):
         async with Rig({}) as rig:
             client = await rig.client()
             await client.start()
-            rig.relay.apply_settings(
-                type(rig.params)(rig.params.address, rig.params.upstream, size_limit_bytes=30)
-            )
+            rig.apply_settings(size_limit_bytes=30)
             assert (await client.ask(END)).startswith(b"250")
             assert (await client.envelope()).startswith(b"354")
             assert (await client.ask(END)).startswith(b"552")
@@ -36,14 +33,11 @@ def test_a_kept_connection_follows_new_settings(on_loop):
             client = await rig.client()
             await client.start()
             assert (await client.ask(END)).startswith(b"250")
-            rig.relay.apply_settings(
-                dataclasses.replace(rig.params, upstream=other.params.upstream)
-            )
+            rig.apply_settings(upstream=other.params.upstream)
             assert (await client.envelope()).startswith(b"354")
             assert (await client.ask(END)).startswith(b"250")
             assert (len(rig.server.messages), len(other.server.messages)) == (1, 1)
-            nobody = {"peers": NetworkSet(()), "recipient_domains": frozenset(("ours.example",))}
-            rig.relay.apply_settings(dataclasses.replace(rig.relay.params, **nobody))
+            rig.apply_settings(peers=NetworkSet(()), recipient_domains=frozenset(("ours.example",)))
             assert (await client.ask(b"RSET\r\n")).startswith(b"250")
             assert (await client.ask(b"MAIL FROM:<a@x.net>\r\n")).startswith(b"250")
             assert (await client.ask(b"RCPT TO:<b@where.example>\r\n")).startswith(b"550")
@@ -79,7 +73,7 @@ def test_draining_breaks_off_what_does_not_end(on_loop):
             client = await rig.client()
             await client.start()
             client.send(b"Subject: half")
-            (side,) = rig.relay._connections
+            (side,) = rig.relay.state.connections
             await until(lambda: side.session.transfer.size)
             await rig.relay.drain(0.05)
             assert rig.server.messages == []
@@ -101,7 +95,7 @@ def test_draining_waits_for_the_next_hops_reply(on_loop):
                 count = len(rig.messages)
                 await until(lambda c=count: len(rig.server.messages) > c)
                 client.abort()
-                (side,) = rig.relay._connections
+                (side,) = rig.relay.state.connections
                 await until(lambda s=side: s.session._is_gone or s.session._is_finished)
                 draining = asyncio.ensure_future(rig.relay.drain(5.0 if last else 0.05))
                 await asyncio.sleep(0)
@@ -110,7 +104,7 @@ def test_draining_waits_for_the_next_hops_reply(on_loop):
                 await draining
                 await until(lambda c=count: len(rig.messages) > c)
                 assert rig.relay.open_sessions == 0
-                rig.relay.closing = False
+                rig.relay.state.is_closing = False
             assert [line.get("upstream_id") for line in rig.messages] == ["LATE", ""]
 
     on_loop(main())

@@ -322,7 +322,7 @@ def test_a_slow_next_hop_holds_the_client(on_loop):
             hop.pause_reading()
             total = 24 << 20
             client.send(b"Subject: x\r\n\r\n" + b"y" * total)
-            (side,) = rig.relay._connections
+            (side,) = rig.relay.state.connections
             await until(lambda: side.session.output.paused)
             held = side._upstream.transport.get_write_buffer_size()
             assert held < 1 << 20

@@ -354,10 +354,11 @@ def test_a_customer_with_many_ipv6_addresses_is_one(on_loop):
 
     async def main():
         async with Rig(STRANGERS | {"limits": limits(connections_an_address=3)}) as rig:
-            replies = [rig.relay.refusal_for(f"2001:db8::{n:x}", trusted=False) for n in range(5)]
+            limits = rig.relay.state.connection_limits
+            replies = [limits.refusal_for(f"2001:db8::{n:x}", trusted=False) for n in range(5)]
             assert [text[:3] for text in replies] == [b"", b"", b"", b"421", b"421"]
-            assert rig.relay.refusal_for("2001:db8:0:1::1", trusted=False) == b""
-            assert rig.relay.refusal_for("::ffff:192.0.2.1", trusted=False) == b""
+            assert limits.refusal_for("2001:db8:0:1::1", trusted=False) == b""
+            assert limits.refusal_for("::ffff:192.0.2.1", trusted=False) == b""
 
     on_loop(main())
 
@@ -423,7 +424,7 @@ def test_what_we_hold_back_is_not_held_against_the_client(on_loop):
             client = await rig.client()
             await client.start()
             client.send(b"Subject: x\r\n\r\n")
-            (side,) = rig.relay._connections
+            (side,) = rig.relay.state.connections
             others = [await rig.client() for _ in range(4)]
             for other in others:
                 assert (await other.reply()).startswith(b"220")
@@ -446,7 +447,7 @@ def test_a_client_that_reads_no_replies_gets_no_more_time_for_a_message(on_loop)
             client = await rig.client()
             await client.start()
             client.send(b"Subject: x\r\n")
-            (side,) = rig.relay._connections
+            (side,) = rig.relay.state.connections
             side.pause_writing()
             await until(lambda: rig.relay.open_sessions == 0)
 
@@ -461,7 +462,7 @@ def test_a_client_that_does_not_read_is_not_read(on_loop):
             client = await rig.client()
             await client.hello()
             client.writer.transport.pause_reading()
-            (side,) = rig.relay._connections
+            (side,) = rig.relay.state.connections
             for transport in (side._transport, client.writer.transport):
                 sock = transport.get_extra_info("socket")
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)

@@ -320,10 +320,14 @@ class Rig:
         self.clients.append(client)
         return client
 
+    def apply_settings(self, **changes):
+        """Change parameters of the running listener."""
+        self.relay.apply_settings(replace(self.relay.state.params, **changes), self.scanner)
+
     @property
     def paused(self):
         """The number of clients that are not read now."""
-        return sum(bool(side.session.output.paused) for side in self.relay._connections)
+        return sum(bool(side.session.output.paused) for side in self.relay.state.connections)
 
     @property
     def messages(self):

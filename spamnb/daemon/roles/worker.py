@@ -129,8 +129,7 @@ class Worker:
     def _apply_settings(self, scanners: ScannerFactory, settings: Settings) -> None:
         scanners.apply_settings(settings)
         for name, params in self._listener_params(settings).items():
-            self._relays[name].apply_settings(params)
-            self._relays[name].scanner = scanners.scanner_for(name)
+            self._relays[name].apply_settings(params, scanners.scanner_for(name))
 
     async def _leave(self, drain_s: float) -> None:
         """Accept waiting connections, then stop listening and finish open sessions."""

@@ -11,18 +11,20 @@ import asyncio
 import select
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.memory_budget import MemoryBudget
 from spamnb.endpoints.net.networks import UNIX
 from spamnb.endpoints.smtp.relay import actions, replies
 from spamnb.endpoints.smtp.relay.actions import MEMORY, ROOM, STUCK
+from spamnb.endpoints.smtp.relay.connection_limits import ConnectionLimits
+from spamnb.endpoints.smtp.relay.listener_log import ListenerLog
 from spamnb.endpoints.smtp.relay.params import ListenerParams
 from spamnb.endpoints.smtp.relay.session import RelaySession
 from spamnb.service.scanning.types import MessageScanner, ScanRequest, ScanResult, StopScan
-from spamnb.service.telemetry.log import Log
 from spamnb.service.telemetry.metrics import Meters
 
 _BUFFER = memoryview(bytearray(131072))
@@ -38,40 +40,36 @@ _NO_POLL = select.poll().poll
 _LOOPBACK_FAMILY = {"127.0.0.1": socket.AF_INET, "::1": socket.AF_INET6}
 
 
-class ConnectionContext(Protocol):
-    """The listener, as its connections see it."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class ListenerState:
+    """What the connections of one listener share."""
 
     params: ListenerParams
     scanner: MessageScanner
     meters: Meters
     budget: MemoryBudget
     loop: asyncio.AbstractEventLoop
-    log: Log
-    closing: bool
+    log: ListenerLog
+    connection_limits: ConnectionLimits
+    is_closing: bool = False
+    """whether the daemon shuts down"""
+    connections: set[ClientConnection] = field(default_factory=set)
+    empty: asyncio.Event = field(default_factory=asyncio.Event)
+    """set when the last connection has ended"""
 
     def enter(self, connection: ClientConnection) -> None:
         """Register a new connection."""
+        self.meters.count("connections")
+        self.connections.add(connection)
+        self.connection_limits.open += 1
 
     def leave(self, connection: ClientConnection) -> None:
         """Remove a connection. A second call for the same connection does nothing."""
-
-    def refusal_for(self, address: str, *, trusted: bool) -> bytes:
-        """The reply that refuses a client for lack of room; empty if the client is counted."""
-
-    def claim_upstream(self, connection: ClientConnection, address: Address) -> bytes:
-        """Count a connection to the next hop, or return the reply that refuses it."""
-
-    def release_upstream(self, connection: ClientConnection) -> None:
-        """Stop counting the connection's next-hop connection. A second call does nothing."""
-
-    def log_refused(self, peer: str, address: str, reply: bytes) -> None:
-        """Count and log a refused client."""
-
-    def log_upstream_lost(self, address: Address, step: str) -> None:
-        """Count and log a failure of the next hop."""
-
-    def fault(self) -> str:
-        """Count and log the exception being handled; returns its incident id."""
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self.connection_limits.leave(connection.counted_address)
+            if not self.connections:
+                self.empty.set()
 
 
 class UpstreamConnection(asyncio.BufferedProtocol):
@@ -151,7 +149,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     session: RelaySession
     _transport: asyncio.Transport
 
-    def __init__(self, listener: ConnectionContext) -> None:
+    def __init__(self, listener: ListenerState) -> None:
         self._listener, self._now = listener, listener.loop.time
         self._upstream: UpstreamConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -176,7 +174,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             if output.held_bytes != self._held_bytes:
                 self._account(output.held_bytes)
         except Exception:  # noqa: BLE001 - the boundary of a session
-            self._recover(event, self._listener.fault())
+            self._recover(event, self._listener.log.fault())
         if self._is_lost and self.session.stage == "closed":
             self._listener.leave(self)
 
@@ -203,7 +201,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         listener, peer = self._listener, peer_of(transport)
         self._transport = cast("asyncio.Transport", transport)
         self.session = RelaySession(listener.params, listener.meters, peer, self._now())
-        self.session.client.is_closing = listener.closing
+        self.session.client.is_closing = listener.is_closing
         if peer:
             listener.enter(self)
             self.run(self.session.begin)
@@ -241,7 +239,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # -- actions ----------------------------------------------------------------------------------
 
     def _admit(self, action: actions.AdmitClient) -> None:
-        reply = self._listener.refusal_for(action.address, trusted=action.trusted)
+        reply = self._listener.connection_limits.refusal_for(action.address, trusted=action.trusted)
         if not reply and not action.trusted:
             self.counted_address = action.address
         self.run(self.session.admitted, reply)
@@ -284,7 +282,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             upstream.transport.write(action.data)
 
     def _connect_upstream(self, action: actions.ConnectUpstream) -> None:
-        if refusal := self._listener.claim_upstream(self, action.address):
+        limits = self._listener.connection_limits
+        self.count_keys, refusal = limits.claim_upstream(self.session.client, action.address)
+        if refusal:
             self.run(self.session.stop, refusal)
             return
         self._upstream = UpstreamConnection(self)
@@ -307,7 +307,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _forget_upstream(self) -> None:
         self._upstream = self._connecting = None
-        self._listener.release_upstream(self)
+        count_keys, self.count_keys = self.count_keys, ()
+        self._listener.connection_limits.release_upstream(count_keys)
 
     def _start_scan(self, action: actions.StartScan) -> None:
         done = partial(self._scan_done, action.request)
@@ -332,13 +333,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         action.delete()
 
     def _log_refused(self, action: actions.LogRefused) -> None:
-        self._listener.log_refused(action.peer, action.address, action.reply)
+        self._listener.log.refused(action.peer, action.address, action.reply)
 
     def _log_upstream_lost(self, action: actions.LogUpstreamLost) -> None:
-        self._listener.log_upstream_lost(action.address, action.step)
+        self._listener.log.upstream_lost(action.address, action.step)
 
     def _log_message(self, action: actions.LogMessage) -> None:
-        self._listener.log(action.record)
+        self._listener.log.write(action.record)
 
     _PERFORM: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
         actions.AdmitClient: _admit,
