@@ -133,11 +133,11 @@ def test_one_network_takes_no_more_connections_than_it_leaves_free(on_loop):
 
     async def main():
         async with Rig(STRANGERS | {"limits": limits(connections=100, reserved=0.2)}) as rig:
-            limits = rig.relay.state.connection_limits
-            replies = [limits.refusal_for(f"198.51.100.{n}", trusted=False) for n in range(100)]
+            admission = rig.relay.state.connection_limits
+            replies = [admission.refusal_for(f"198.51.100.{n}", trusted=False) for n in range(100)]
             assert replies.count(b"") == 40
             addresses = [f"2001:db8:{n:x}::1" for n in range(50)]
-            replies = [limits.refusal_for(one, trusted=False) for one in addresses]
+            replies = [admission.refusal_for(one, trusted=False) for one in addresses]
             assert replies.count(b"") == 40
             assert replies[-1].startswith(b"421 4.3.2")
 

@@ -354,11 +354,11 @@ def test_a_customer_with_many_ipv6_addresses_is_one(on_loop):
 
     async def main():
         async with Rig(STRANGERS | {"limits": limits(connections_an_address=3)}) as rig:
-            limits = rig.relay.state.connection_limits
-            replies = [limits.refusal_for(f"2001:db8::{n:x}", trusted=False) for n in range(5)]
+            admission = rig.relay.state.connection_limits
+            replies = [admission.refusal_for(f"2001:db8::{n:x}", trusted=False) for n in range(5)]
             assert [text[:3] for text in replies] == [b"", b"", b"", b"421", b"421"]
-            assert limits.refusal_for("2001:db8:0:1::1", trusted=False) == b""
-            assert limits.refusal_for("::ffff:192.0.2.1", trusted=False) == b""
+            assert admission.refusal_for("2001:db8:0:1::1", trusted=False) == b""
+            assert admission.refusal_for("::ffff:192.0.2.1", trusted=False) == b""
 
     on_loop(main())
 
