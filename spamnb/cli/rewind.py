@@ -90,8 +90,9 @@ def relearn(
     """Rebuild the model from the events of its journal, in order, without some of them.
 
     Each training step is computed again. Undone events are left out too. Training in the checkpoint
-    has no events any more and always stays. Stop the daemon first. The current model is kept in a
-    file beside the new one; `restore --force` restores it.
+    has no events any more and always stays. A user or channel without an event in the journal is an
+    error. Stop the daemon first. The current model is kept in a file beside the new one; `restore
+    --force` restores it.
     """
     from spamnb.service.maintenance import rewind as maintenance
     from spamnb.service.maintenance.event_filter import RelearnFilter
