@@ -16,7 +16,7 @@ doubtful messages are taught, a large lead is half of what its frequency of erro
     LOW lead + t more,   more = GAIN (lead - SURE), within 0 and MORE,   t = min(1, min_k N_k / FEW)
 and all scores are multiplied by the same factor. The order of the labels does not change, and with
 two labels that of the messages does not either. This is a fixed function of the score and of N,
-continuous and rising with the lead: nothing is learned or stored for it.
+continuous and rising with the lead: nothing is learnt or stored for it.
 
 Pure arithmetic on arrays; must not know stores, messages or words. Invariants: nothing is clipped,
 so scores never saturate; shares plus bias equal the log-odds; every stored change is an integer

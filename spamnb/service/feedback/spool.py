@@ -392,7 +392,7 @@ def _remove_voucher(folder: int, name: str, inode: int) -> None:
 
 
 def _delete(folder: int, name: str, inode: int) -> None:
-    """Delete a learned file; if the process is killed meanwhile, the next listing ends it.
+    """Delete a learnt file; if the process is killed meanwhile, the next listing ends it.
 
     The file gets another name first: without its voucher it would be set aside. The voucher is
     removed before the file: it would be valid for the inode's next file of that name.
