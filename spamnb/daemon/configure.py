@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import fields, replace
+from dataclasses import fields
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spamnb.core.policy.actions import ActionPolicy, Fallbacks
 from spamnb.daemon.local_domains import served_of
+from spamnb.endpoints.milter.params import MilterParams
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.networks import NetworkSet
 from spamnb.endpoints.smtp.relay.params import Limits, ListenerParams, RelayPolicy
@@ -21,40 +22,69 @@ from spamnb.settings import Settings
 from spamnb.settings.schema import ListenerSettings
 
 
-def fitting(params: ListenerParams, descriptors: int, listeners: int) -> ListenerParams:
-    """Return the parameters with at most as many connections as there are file descriptors for.
+class WorkerShare(NamedTuple):
+    """What one worker has for each of its listeners."""
 
-    Each connection needs two, a refused one needs one briefly, and the rest is for everything else.
-    Without free descriptors a worker can neither refuse clients nor connect to the next hop.
-    """
-    most = max(1, min(params.limits.connections, descriptors // 3 // listeners))
-    return replace(params, limits=params.limits._replace(connections=most))
+    delivery: str
+    """address of the delivery agent"""
+    workers: int
+    listeners: int
+    descriptors: int
+    """of the process"""
+
+    def limits(self, limits: Limits) -> Limits:
+        """Return the limits, with at most as many connections as there are file descriptors for.
+
+        The workers share the connections; limits per address stay, as one worker may get all. Each
+        connection needs two descriptors, a refused one needs one briefly, and the rest is for
+        everything else. Without free descriptors a worker can neither refuse clients nor connect to
+        the next hop.
+        """
+        fair = ceil(limits.connections / self.workers)
+        most = max(1, min(fair, self.descriptors // 3 // self.listeners))
+        return limits._replace(connections=most)
 
 
-def listener_params_of(
-    settings: Settings, listener: ListenerSettings, delivery: str, workers: int
+def next_hop_of(listener: ListenerSettings, delivery: str) -> str:
+    """Return the address that the messages of a listener are sent to; a milter has none itself."""
+    return listener.upstream or ("" if listener.protocol == "milter" else delivery)
+
+
+def relay_params_of(
+    settings: Settings, listener: ListenerSettings, share: WorkerShare
 ) -> ListenerParams:
-    """Return the parameters of one listener; `delivery` is the address of the delivery agent."""
-    if not (listener.upstream or delivery):
+    """Return the parameters of a relay."""
+    next_hop = next_hop_of(listener, share.delivery)
+    if not next_hop:
         raise BugError("a listener needs the delivery agent, which was not started")
     address = Address.parse(listener.address)
     return ListenerParams(
         address=address,
-        upstream=Address.parse(listener.upstream or delivery),
+        upstream=Address.parse(next_hop),
         protocol=address.protocol,
         peers=NetworkSet(listener.peers),
         proxies=NetworkSet(listener.proxies),
         recipient_domains=frozenset(listener.recipient_domains),
         hostname=settings.serve.hostname or socket.gethostname(),
         times=settings.timeouts,
-        limits=_share(settings.limits, workers),
+        limits=share.limits(settings.limits),
         **_of(RelayPolicy, listener),
     )
 
 
-def _share(limits: Limits, workers: int) -> Limits:
-    """Divide the connections by the workers; limits per address stay, as one worker may get all."""
-    return limits._replace(connections=ceil(limits.connections / workers))
+def milter_params_of(
+    settings: Settings, listener: ListenerSettings, share: WorkerShare
+) -> MilterParams:
+    """Return the parameters of a milter."""
+    return MilterParams(
+        peers=NetworkSet(listener.peers),
+        before_queue=listener.queue == "before",
+        keeps=bool(listener.upstream),
+        scan_limit_bytes=listener.scan_limit_bytes,
+        header_limit_bytes=listener.header_limit_bytes,
+        scan_total_s=settings.timeouts.scan_total_s,
+        connections=share.limits(settings.limits).connections,
+    )
 
 
 def plan_of(settings: Settings, home: Path) -> SessionConfig:

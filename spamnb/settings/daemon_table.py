@@ -275,13 +275,20 @@ LISTENERS = NamedSections(
     "with a name of your choice. Without any, mail is accepted at 127.0.0.1:10025 and passed to "
     "the built-in delivery agent.",
     (
+        Setting("listener.*.protocol", choice("smtp", "milter"),
+            "smtp: a mail server sends its mail through spamnb, by SMTP or LMTP. milter: a mail "
+            "server asks spamnb about each message (smtpd_milters of Postfix, INPUT_MAIL_FILTER "
+            "of Sendmail).",
+            restart=True),
         Setting("listener.*.address", ADDRESS,
             "Address for clients: host:port, [IPv6]:port or unix:/path; the prefix lmtp: selects "
             "LMTP. With socket activation, the section name is the name of the file descriptor.",
             restart=True),
         Setting("listener.*.upstream", ADDRESS,
             "The next hop, which receives all mail of this listener; the prefix lmtp: selects "
-            "LMTP. Empty: the built-in delivery agent."),
+            "LMTP. Empty: the built-in delivery agent. With the protocol milter: the server that "
+            "released messages are sent to, which must not ask this listener again; necessary if "
+            "an action is quarantine."),
         Setting("listener.*.queue", choice("before", "after"),
             "before: the sending server waits for the reply, so spam can be rejected. after: the "
             "mail comes from a queue of your mail server; spam is never rejected, because the "

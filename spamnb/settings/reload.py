@@ -26,13 +26,13 @@ def merge_reloadable(before: Settings, after: Settings) -> tuple[Settings, list[
 
 def _next_hops(before: Settings, after: Settings) -> list[str]:
     """Return the listeners with a delivery agent as next hop that was not started."""
-    hops = [listener.upstream for listener in before.listener.values()]
+    hops = [one.upstream for one in before.listener.values() if one.protocol == "smtp"]
     if not hops or not all(hops) or before.delivery.address:
         return []
     return [
         f"listener.{name}.upstream"
         for name, listener in after.listener.items()
-        if name in before.listener and not listener.upstream
+        if name in before.listener and listener.protocol == "smtp" and not listener.upstream
     ]
 
 

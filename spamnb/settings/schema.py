@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
@@ -77,10 +77,14 @@ class ServeSettings(NamedTuple):
     unscanned_percent: float = 1.0
 
 
+ListenerProtocol = Literal["smtp", "milter"]
+
+
 @dataclass(frozen=True, slots=True)
 class ListenerSettings(RelayPolicy, Fallbacks):
     """One listener: its addresses, its clients and its relay policy."""
 
+    protocol: ListenerProtocol = "smtp"
     address: str = "127.0.0.1:10025"
     upstream: str = ""
     peers: tuple[str, ...] = LOOPBACK.texts
@@ -95,6 +99,11 @@ class ListenerSettings(RelayPolicy, Fallbacks):
                 f"{self.address} can be reached from outside",
                 hint="set peers (clients that may send to any domain) or recipient_domains "
                 "(domains that all clients may send to)",
+            )
+        if self.protocol == "milter" and (self.proxies or self.recipient_domains):
+            raise SettingsError(
+                "a milter listener has neither proxies nor recipient_domains",
+                hint="set peers: the addresses of the mail servers",
             )
         if self.upstream == self.address and self.upstream.rpartition(":")[2] != "0":
             raise SettingsError(f"{self.address} is its own upstream: mail would loop")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spamnb.daemon.configure import fitting, listener_params_of, policy_of
+from spamnb.daemon.configure import WorkerShare, policy_of, relay_params_of
 from spamnb.daemon.local_domains import served_domains
 from spamnb.daemon.processes.bootstrap import scan_slots_of
 from spamnb.daemon.roles.learner_main import learning_of
@@ -30,11 +30,15 @@ def test_reports_are_never_refused():
 
 def test_a_listener_allows_no_more_connections_than_descriptors():
     """A connection takes two descriptors: the limit follows, and is at least one."""
-    params = listener_params_of(Settings(), ListenerSettings(upstream="127.0.0.1:25"), "", 2)
-    assert fitting(params, 1 << 20, 1) == params
-    assert fitting(params, 1024, 1).limits.connections == 341
-    assert fitting(params, 1024, 2).limits.connections == 170
-    assert fitting(params, 3, 8).limits.connections == 1
+
+    def connections(listeners, descriptors):
+        share = WorkerShare("127.0.0.1:25", 2, listeners, descriptors)
+        return relay_params_of(Settings(), ListenerSettings(), share).limits.connections
+
+    assert connections(1, 1 << 20) == 2000
+    assert connections(1, 1024) == 341
+    assert connections(2, 1024) == 170
+    assert connections(8, 3) == 1
 
 
 def site(**more):

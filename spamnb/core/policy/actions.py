@@ -49,7 +49,7 @@ class ActionMap:
     reject: MailAction = "headers"
 
     def __post_init__(self) -> None:
-        chosen = self._chosen()
+        chosen = self.chosen()
         for decision, action in zip(DECISIONS, chosen, strict=True):
             if action not in MAIL_ACTIONS:
                 raise SettingsError(
@@ -63,12 +63,13 @@ class ActionMap:
                 hint="a harsher decision needs the same or a harsher action",
             )
 
-    def _chosen(self) -> tuple[MailAction, ...]:
+    def chosen(self) -> tuple[MailAction, ...]:
+        """The actions in the order of the decisions."""
         return self.deliver, self.unsure, self.junk, self.reject  # `astuple` takes 8 us
 
     def on(self, decision: Decision, possible: Collection[MailAction] = MAIL_ACTIONS) -> MailAction:
         """The action for a decision, or the harshest milder one in the map that is possible."""
-        upto = self._chosen()[DECISIONS.index(decision) :: -1]
+        upto = self.chosen()[DECISIONS.index(decision) :: -1]
         return next((action for action in upto if action in possible), "headers")
 
 

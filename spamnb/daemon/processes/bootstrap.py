@@ -82,8 +82,15 @@ def serve(serve_request: ServeRequest) -> None:
 
 
 def checked(settings: Settings) -> Settings:
-    """Return the settings; raise if a listener name or an access list is invalid."""
-    listeners_of(settings)
+    """Return the settings; raise if a listener or an access list is invalid."""
+    maps = (settings.actions, *settings.domain.values())
+    quarantines = any("quarantine" in one.chosen() for one in maps)
+    for name, listener in listeners_of(settings).items():
+        if quarantines and listener.protocol == "milter" and not listener.upstream:
+            raise UserError(
+                f"listener.{name} cannot put messages into quarantine: it has no upstream",
+                hint="set its upstream to the server that released messages are sent to",
+            )
     AccessLists.load(RuleFiles(settings.rules.allow, settings.rules.block))
     return settings
 
@@ -102,7 +109,10 @@ def listeners_of(settings: Settings) -> dict[str, ListenerSettings]:
 
 def wants_delivery(settings: Settings) -> bool:
     """Return True if the delivery agent is needed: as a next hop, or as delivery.address is set."""
-    no_hop = any(not listener.upstream for listener in listeners_of(settings).values())
+    no_hop = any(
+        listener.protocol == "smtp" and not listener.upstream
+        for listener in listeners_of(settings).values()
+    )
     return no_hop or bool(settings.delivery.address)
 
 

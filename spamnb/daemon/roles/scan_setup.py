@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spamnb.daemon.configure import plan_of, policy_of
+from spamnb.daemon.configure import next_hop_of, plan_of, policy_of
 from spamnb.daemon.processes.bootstrap import listeners_of
 from spamnb.daemon.processes.channel import StartParams
 from spamnb.daemon.processes.logs import Log
@@ -55,7 +55,7 @@ class ScannerFactory:
     def scanner_for(self, name: str) -> Scanner:
         """Return the scanner of a listener."""
         listener = listeners_of(self._settings)[name]
-        deps = self._scanner_deps(listener.upstream or self._deps.start.delivery)
+        deps = self._scanner_deps(next_hop_of(listener, self._deps.start.delivery))
         return Scanner(self._session, policy_of(self._settings, listener), deps)
 
     def apply_settings(self, settings: Settings) -> None:

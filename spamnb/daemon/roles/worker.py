@@ -1,4 +1,4 @@
-"""The worker process: one event loop with the relays of all listeners and their scanners.
+"""The worker process: one event loop with the endpoints of all listeners and their scanners.
 
 It listens on the sockets of its slot. The supervisor keeps them open, so that the next process in
 the slot serves the connections that wait there. On SIGTERM, or when the supervisor is gone, it
@@ -17,18 +17,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from typing import Any
 
-from spamnb.daemon.configure import fitting, listener_params_of
+from spamnb.daemon.configure import WorkerShare
 from spamnb.daemon.processes.bootstrap import listeners_of, workers_of
 from spamnb.daemon.processes.channel import ChildChannel, StartParams
 from spamnb.daemon.processes.child_loop import ChildLoop, start_child
 from spamnb.daemon.processes.logs import Log
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState
 from spamnb.daemon.processes.sockets import BACKLOG
+from spamnb.daemon.roles.endpoints import ENDPOINTS, Endpoint, EndpointDeps, EndpointKind
 from spamnb.daemon.roles.scan_setup import ScannerFactory, ScannerFactoryDeps
 from spamnb.endpoints.net.memory_budget import MemoryBudget
-from spamnb.endpoints.smtp.relay.listener import RelayListener
-from spamnb.endpoints.smtp.relay.params import ListenerParams
 from spamnb.settings import Settings
 
 BEAT_S = 1.0
@@ -53,7 +53,7 @@ def _loop_factory(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop]
 
 
 class Worker:
-    """The relays of all listeners in one event loop."""
+    """The endpoints of all listeners in one event loop."""
 
     def __init__(
         self, start: StartParams, shared: SharedState, channel: ChildChannel, log: Log
@@ -62,7 +62,7 @@ class Worker:
         self._shared = shared
         self._orders = channel
         self._log = log
-        self._relays: dict[str, RelayListener] = {}
+        self._listeners: dict[str, Endpoint] = {}
         self._servers: list[asyncio.AbstractServer] = []
         self._sockets = [
             (name, socket.socket(fileno=fd)) for name, fds in start.sockets.items() for fd in fds
@@ -73,18 +73,15 @@ class Worker:
         loop, slot = asyncio.get_running_loop(), self._start.slot
         child_loop = ChildLoop(self._orders, self._log)
         scanners = ScannerFactory(settings, self._scanner_deps(loop))
-        budget = MemoryBudget(settings.limits.memory_bytes, settings.limits.reserved)
-        counts = self._shared.counts(slot)
-        for name, params in self._listener_params(settings).items():
-            self._relays[name] = RelayListener(
-                params,
-                scanners.scanner_for(name),
-                meters=self._shared.meters(slot),
-                log=self._log,
-                budget=budget,
-                loop=loop,
-                counts=counts,
-            )
+        deps = EndpointDeps(
+            meters=self._shared.meters(slot),
+            log=self._log,
+            budget=MemoryBudget(settings.limits.memory_bytes, settings.limits.reserved),
+            loop=loop,
+            counts=self._shared.counts(slot),
+        )
+        for name, (kind, params) in self._endpoints(settings).items():
+            self._listeners[name] = kind.make(params, scanners.scanner_for(name), deps)
         await self._listen(loop)
         child_loop.follow(partial(self._apply_settings, scanners))
         self._beat()
@@ -99,20 +96,21 @@ class Worker:
     def _scanner_deps(self, loop: asyncio.AbstractEventLoop) -> ScannerFactoryDeps:
         return ScannerFactoryDeps(self._start, self._shared, self._log, loop)
 
-    def _listener_params(self, settings: Settings) -> dict[str, ListenerParams]:
-        """Return the parameters of the listeners that have sockets in this worker."""
-        workers, sockets = workers_of(settings), self._start.sockets
-        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        made = {
-            name: listener_params_of(settings, listener, self._start.delivery, workers)
-            for name, listener in listeners_of(settings).items()
-            if name in sockets
+    def _endpoints(self, settings: Settings) -> dict[str, tuple[EndpointKind, Any]]:
+        """Return kind and parameters of the listeners that have sockets in this worker."""
+        sockets, (descriptors, _) = self._start.sockets, resource.getrlimit(resource.RLIMIT_NOFILE)
+        share = WorkerShare(
+            self._start.delivery, workers_of(settings), len(sockets) or 1, descriptors
+        )
+        listeners = listeners_of(settings).items()
+        kinds = {name: (ENDPOINTS[one.protocol], one) for name, one in listeners if name in sockets}
+        return {
+            name: (kind, kind.params(settings, one, share)) for name, (kind, one) in kinds.items()
         }
-        return {name: fitting(one, descriptors, len(sockets)) for name, one in made.items()}
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         for name, one in self._sockets:
-            made = self._relays[name].protocol
+            made = self._listeners[name].protocol
             if one.family == socket.AF_UNIX:
                 server = await loop.create_unix_server(made, sock=one, backlog=BACKLOG)
             else:
@@ -122,14 +120,14 @@ class Worker:
     def _beat(self) -> None:
         self._shared.beat(self._start.slot)
         self._shared.set_open(
-            self._start.slot, sum(relay.open_sessions for relay in self._relays.values())
+            self._start.slot, sum(one.open_sessions for one in self._listeners.values())
         )
         asyncio.get_running_loop().call_later(BEAT_S, self._beat)
 
     def _apply_settings(self, scanners: ScannerFactory, settings: Settings) -> None:
         scanners.apply_settings(settings)
-        for name, params in self._listener_params(settings).items():
-            self._relays[name].apply_settings(params, scanners.scanner_for(name))
+        for name, (_, params) in self._endpoints(settings).items():
+            self._listeners[name].apply_settings(params, scanners.scanner_for(name))
 
     async def _leave(self, drain_s: float) -> None:
         """Accept waiting connections, then stop listening and finish open sessions."""
@@ -140,7 +138,7 @@ class Worker:
             await asyncio.sleep(0.001)
         for server in self._servers:
             server.close()
-        await asyncio.gather(*(relay.drain(drain_s) for relay in self._relays.values()))
+        await asyncio.gather(*(one.drain(drain_s) for one in self._listeners.values()))
 
     def _has_waiting_connections(self) -> bool:
         poll = select.poll()

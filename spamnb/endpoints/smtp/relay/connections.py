@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast
 
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.memory_budget import MemoryBudget
-from spamnb.endpoints.net.networks import UNIX
+from spamnb.endpoints.net.peers import peer_of
 from spamnb.endpoints.smtp.relay import actions, replies
 from spamnb.endpoints.smtp.relay.actions import MEMORY, ROOM, STUCK
 from spamnb.endpoints.smtp.relay.connection_limits import ConnectionLimits
@@ -428,13 +428,3 @@ async def _connect_loopback(loop: asyncio.AbstractEventLoop, address: Address) -
         sock.close()
         raise
     return sock
-
-
-def peer_of(transport: asyncio.BaseTransport) -> str:
-    """The peer's address; empty if the peer has already left."""
-    name = transport.get_extra_info("peername")
-    if isinstance(name, tuple) and name:
-        return str(name[0])
-    # A disconnected TCP peer has no name either and must not be taken for a unix socket's peer.
-    sock = transport.get_extra_info("socket")
-    return UNIX if sock is not None and sock.family == socket.AF_UNIX else ""

@@ -1,0 +1,1 @@
+"""The milter protocol, by which Postfix and Sendmail ask a filter about each message."""

@@ -1,0 +1,168 @@
+"""Packets of the milter protocol, versions 2 to 6, without I/O.
+
+A packet is a length of four bytes, a command byte and data. Texts end with NUL. Numbers are
+unsigned, 32 bits, big-endian. Failure: MilterError, after which the connection must be closed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntFlag
+from typing import Final, NamedTuple
+
+MAX_PACKET_BYTES: Final = (1 << 20) + 65_536
+"""the MTA sends a body in parts of 65,535 bytes, and a header field in one packet"""
+OLDEST_VERSION: Final = 2
+VERSION: Final = 6
+
+
+class MilterError(Exception):
+    """The MTA has broken the protocol."""
+
+
+class Capability(IntFlag):
+    """What a filter may change; the MTA offers, the filter takes (SMFIF_*)."""
+
+    ADD_HEADERS = 0x01
+    CHANGE_HEADERS = 0x10
+
+
+class Step(IntFlag):
+    """How the MTA and the filter talk (SMFIP_*). NO_REPLY_x: no reply is sent to command x."""
+
+    NO_UNKNOWN = 0x100
+    NO_REPLY_HEADER = 0x80
+    NO_REPLY_CONNECT = 0x1000
+    NO_REPLY_HELO = 0x2000
+    NO_REPLY_MAIL = 0x4000
+    NO_REPLY_RCPT = 0x8000
+    NO_REPLY_DATA = 0x10000
+    NO_REPLY_UNKNOWN = 0x20000
+    NO_REPLY_HEADER_END = 0x40000
+    NO_REPLY_BODY = 0x80000
+    LEADING_SPACE = 0x100000
+    """header values come, and are sent, with the blank after the colon"""
+
+
+WANTED_CAPABILITIES: Final = Capability.ADD_HEADERS | Capability.CHANGE_HEADERS
+WANTED_STEPS: Final = Step(sum(Step))
+
+
+class Packet(NamedTuple):
+    """One packet."""
+
+    command: bytes
+    data: bytes
+
+
+class PacketReader:
+    """Splits a stream of bytes into packets."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[Packet]:
+        """Yield the packets that are complete."""
+        buffer = self._buffer
+        buffer += chunk
+        at = 0
+        try:
+            while len(buffer) - at >= 4:
+                (length,) = struct.unpack_from("!I", buffer, at)
+                if not 0 < length <= MAX_PACKET_BYTES:
+                    raise MilterError(f"a packet of {length} bytes")
+                end = at + 4 + length
+                if end > len(buffer):
+                    return
+                packet = Packet(bytes(buffer[at + 4 : at + 5]), bytes(buffer[at + 5 : end]))
+                at = end
+                yield packet
+        finally:
+            del buffer[:at]
+
+
+class Offer(NamedTuple):
+    """What one side of a negotiation offers."""
+
+    version: int
+    capabilities: int
+    steps: int
+
+    @classmethod
+    def parse(cls, data: bytes) -> Offer:
+        """Read the data of a negotiation packet; later versions may append more."""
+        if len(data) < 12:
+            raise MilterError("the negotiation is too short")
+        return cls(*struct.unpack_from("!III", data))
+
+    def answer(self) -> Offer:
+        """Return the part of the MTA's offer that is used."""
+        if self.version < OLDEST_VERSION:
+            raise MilterError(f"version {self.version} is too old")
+        return Offer(
+            min(self.version, VERSION),
+            self.capabilities & WANTED_CAPABILITIES,
+            self.steps & WANTED_STEPS,
+        )
+
+    def packet(self) -> bytes:
+        """Return the negotiation packet."""
+        return packet_of(b"O", struct.pack("!III", *self))
+
+
+class ConnectInfo(NamedTuple):
+    """The client of the MTA."""
+
+    name: str
+    address: str
+    """empty if the MTA itself submits the message, or for a family that is not known"""
+
+    @classmethod
+    def parse(cls, data: bytes) -> ConnectInfo:
+        """Read the data of a connect packet."""
+        name, _, rest = data.partition(b"\0")
+        if rest[:1] not in (b"4", b"6"):
+            return cls(text_of(name), "")
+        address = text_of(rest[3:].partition(b"\0")[0])
+        return cls(text_of(name), address.removeprefix("IPv6:"))
+
+
+def texts_of(data: bytes) -> list[bytes]:
+    """Return the texts of a packet, each of which ends with NUL."""
+    if data and not data.endswith(b"\0"):
+        raise MilterError("a text has no end")
+    return data.split(b"\0")[:-1]
+
+
+def text_of(data: bytes) -> str:
+    """Return a text for rules and logs."""
+    return data.decode("utf-8", "replace")
+
+
+# --- replies -------------------------------------------------------------------------------------
+
+
+def packet_of(command: bytes, data: bytes = b"") -> bytes:
+    """Return a packet as bytes."""
+    return struct.pack("!I", len(data) + 1) + command + data
+
+
+CONTINUE: Final = packet_of(b"c")
+DISCARD: Final = packet_of(b"d")
+PROGRESS: Final = packet_of(b"p")
+
+
+def change_header(index: int, name: bytes, value: bytes) -> bytes:
+    """Change the field with this index among those of its name; an empty value deletes it."""
+    return packet_of(b"m", struct.pack("!I", index) + name + b"\0" + value + b"\0")
+
+
+def insert_header(index: int, name: bytes, value: bytes) -> bytes:
+    """Insert a field before the field with this index."""
+    return packet_of(b"i", struct.pack("!I", index) + name + b"\0" + value + b"\0")
+
+
+def refuse(reply: str) -> bytes:
+    """Refuse the message with a reply of one line. Sendmail takes the text as a format."""
+    return packet_of(b"y", reply.replace("%", "%%").encode("ascii", "replace") + b"\0")

@@ -1,0 +1,24 @@
+"""Parameters of a milter listener."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spamnb.endpoints.net.networks import LOOPBACK, NetworkSet
+
+
+@dataclass(frozen=True, slots=True)
+class MilterParams:
+    """One listener: its MTAs and its limits."""
+
+    peers: NetworkSet = LOOPBACK
+    """MTAs that may connect; the socket's mode decides as well if it is a unix socket"""
+    before_queue: bool = True
+    """whether the SMTP client waits for the reply, so that a message can be refused"""
+    keeps: bool = False
+    """whether quarantine is possible: there is a server that released messages are sent to"""
+    scan_limit_bytes: int = 1 << 20
+    header_limit_bytes: int = 256 << 10
+    scan_total_s: float = 40.0
+    """limit for waiting and scanning together"""
+    connections: int = 4000

@@ -1,0 +1,386 @@
+"""The session with one MTA: packets in, packets and scans out.
+
+    state      legal commands                       then
+    new        O                                    ready
+    ready      C H M, macros                        M: mail
+    mail       R                                    rcpt
+    rcpt       R T L N                              L: header, N: body
+    header     L N                                  N: body
+    body       B E                                  E: scanning
+    scanning   none                                 the result: ready
+
+A (abort), Q (quit), K (next connection) and U (unknown command) are legal in all states but `new`;
+A and K lead to `ready`. Everything else closes the connection: the MTA then does what its
+`milter_default_action` or `F=` says.
+
+No sockets and no clock: events come in, actions go out. Invariants: a message gets one final reply;
+the scanner's result decides it, and after a fault no reply is sent, so the MTA defers the message;
+DISCARD is sent only for a message that is in quarantine, on disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Literal, NamedTuple
+
+from spamnb.core.mail.envelope import Client
+from spamnb.core.mail.printable import shown
+from spamnb.core.policy.verdict_headers import Fields
+from spamnb.endpoints.milter import packets
+from spamnb.endpoints.milter.actions import CloseConnection, MilterAction, SendPackets
+from spamnb.endpoints.milter.message import MilterMessage
+from spamnb.endpoints.milter.packets import (
+    Capability,
+    ConnectInfo,
+    MilterError,
+    Offer,
+    Packet,
+    PacketReader,
+    Step,
+)
+from spamnb.endpoints.milter.params import MilterParams
+from spamnb.endpoints.net.networks import LOOPBACK
+from spamnb.endpoints.net.scan_actions import LogMessage, StartScan, StopScan, Withdraw
+from spamnb.errors import incident_id
+from spamnb.service.scanning.types import ScanRequest, ScanResult
+from spamnb.service.telemetry.metrics import Meters
+
+State = Literal["new", "ready", "mail", "rcpt", "header", "body", "scanning"]
+
+IDLE_S: Final = 7210.0
+"""until a silent connection is closed: the default of the MTAs' own milter library"""
+PROGRESS_S: Final = 5.0
+"""interval of progress packets during a scan; Sendmail waits for 10 seconds"""
+LOGGED_RECIPIENTS: Final = 3
+_MAX_MACROS: Final = 64
+_MAX_MACRO_BYTES: Final = 1024
+_MESSAGE_STAGES: Final = (b"M", b"R", b"T", b"L", b"N", b"B", b"E")
+_STAGES: Final = (b"C", b"H", *_MESSAGE_STAGES)
+_REFUSED: Final = b"5.7.1 Message rejected"
+_DEFERRED: Final = b"4.3.0 Temporary failure, try again later"
+_LONG_HEADER: Final = b"5.3.4 Message header size exceeds the limit"
+
+
+# --- the session ---------------------------------------------------------------------------------
+
+
+class _MilterCommand(NamedTuple):
+    states: frozenset[State]
+    then: State | None
+    """None: the state stays"""
+    no_reply: Step | None
+    """without this step the command gets a reply; None: it never does"""
+    handle: Callable[[Any, bytes], None]
+
+
+def _states(*names: State) -> frozenset[State]:
+    return frozenset(names)
+
+
+_OPEN: Final = _states("ready", "mail", "rcpt", "header", "body")
+_ALL: Final = _states("ready", "mail", "rcpt", "header", "body", "scanning")
+
+
+class MilterSession:
+    """The state of one connection."""
+
+    def __init__(self, params: MilterParams, meters: Meters, peer: str, now: float) -> None:
+        self.params = params
+        self.actions: deque[MilterAction] = deque()
+        self.state: State = "new"
+        self.closed = False
+        self.deadline = now + IDLE_S
+        self.held_bytes = 0
+        """of the current message in memory"""
+        self._meters, self._peer, self._now = meters, peer, now
+        self._reader = PacketReader()
+        self._offer = Offer(0, 0, 0)
+        self._client = Client()
+        self._macros: dict[bytes, dict[bytes, bytes]] = {}
+        self._message: MilterMessage | None = None
+        self._request: ScanRequest | None = None
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def receive(self, chunk: bytes, now: float) -> None:
+        """Take bytes from the MTA."""
+        self._now = now
+        if self.closed:
+            return
+        if self.state != "scanning":
+            self.deadline = now + IDLE_S
+        try:
+            for packet in self._reader.feed(chunk):
+                self._take(packet)
+        except MilterError as error:
+            self._meters.count("faults")
+            self._warn("milter protocol error", str(error))
+            self.close(now)
+
+    def scan_done(self, request: ScanRequest, result: ScanResult, now: float) -> None:
+        """Answer the message; a result that comes too late only undoes what it stored."""
+        self._now = now
+        if request is not self._request:
+            if result.withdraw is not None:
+                self._add(Withdraw(result.withdraw))
+            return
+        self._request = None
+        self._reply(result)
+
+    def progress(self, now: float) -> None:
+        """Tell the MTA that the scan goes on."""
+        self._now = now
+        if self.state == "scanning":
+            self._add(SendPackets(packets.PROGRESS))
+
+    def timeout(self, now: float) -> None:
+        """Handle the passed deadline."""
+        if self.state == "scanning":
+            # The scanner ends a scan that takes too long; this one has not begun in time.
+            self._add(StopScan("busy"))
+        else:
+            self.close(now)
+
+    def close(self, now: float) -> None:
+        """End the session: the MTA has left, or is no longer served."""
+        self._now = now
+        self._forget_message()
+        if not self.closed:
+            self.closed = True
+            self._add(CloseConnection())
+
+    # -- commands ---------------------------------------------------------------------------------
+
+    def _take(self, packet: Packet) -> None:
+        command = self._COMMANDS.get(packet.command)
+        if command is None or self.state not in command.states:
+            raise MilterError(f"command {packet.command!r} in state {self.state}")
+        if command.then is not None:
+            self.state = command.then
+        command.handle(self, packet.data)
+        if command.no_reply is not None and not self._offer.steps & command.no_reply:
+            self._add(SendPackets(packets.CONTINUE))
+
+    def _negotiate(self, data: bytes) -> None:
+        self._offer = Offer.parse(data).answer()
+        self._add(SendPackets(self._offer.packet()))
+        if not self._can_change:
+            self._warn("milter cannot change headers", "the MTA does not offer it")
+
+    def _store_macros(self, data: bytes) -> None:
+        stage, words = data[:1], packets.texts_of(data[1:])
+        stored = self._macros.setdefault(stage, {}) if stage in _STAGES else {}
+        for name, value in zip(words[::2], words[1::2], strict=False):
+            if len(name) + len(value) <= _MAX_MACRO_BYTES and len(stored) < _MAX_MACROS:
+                stored[name.removeprefix(b"{").removesuffix(b"}")] = value
+
+    def _connect(self, data: bytes) -> None:
+        found = ConnectInfo.parse(data)
+        self._client = Client(address=found.address, name=found.name)
+
+    def _helo(self, data: bytes) -> None:
+        self._client = self._client._replace(helo=packets.text_of(data.rstrip(b"\0")))
+
+    def _mail(self, data: bytes) -> None:
+        arguments = packets.texts_of(data)
+        self._message = MilterMessage(arguments, self.params.scan_limit_bytes, self._now)
+
+    def _rcpt(self, data: bytes) -> None:
+        self._current.rcpts.append(packets.texts_of(data))
+
+    def _header(self, data: bytes) -> None:
+        words = packets.texts_of(data)
+        if len(words) != 2:
+            raise MilterError("a header field without a name or a value")
+        name, value = words
+        if not self._has_leading_space:
+            value = b" " + value
+        message = self._current
+        if message.header_bytes <= self.params.header_limit_bytes:
+            message.add_field(name, value)
+            self.held_bytes = message.held_bytes
+
+    def _body(self, data: bytes) -> None:
+        self._current.add_body(data)
+        self.held_bytes = self._current.held_bytes
+
+    def _end(self, data: bytes) -> None:
+        self._body(data)
+        message = self._current
+        if message.header_bytes > self.params.header_limit_bytes:
+            self._finish("refuse", self._refusal("550", _LONG_HEADER, {}), {})
+            return
+        self.deadline = self._now + self.params.scan_total_s
+        self._request = message.request(self._scanned_client, before_queue=self._is_refusable)
+        self._add(StartScan(self._request))
+
+    def _abort(self, _data: bytes) -> None:
+        self._forget_message()
+
+    def _next_connection(self, _data: bytes) -> None:
+        self._forget_message()
+        self._macros.clear()
+        self._client = Client()
+
+    def _quit(self, _data: bytes) -> None:
+        self.close(self._now)
+
+    def _nothing(self, _data: bytes) -> None:
+        """Unknown commands, DATA and the end of the header carry nothing that is used."""
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    @property
+    def _current(self) -> MilterMessage:
+        assert self._message is not None, "its state has a message"
+        return self._message
+
+    @property
+    def _can_change(self) -> bool:
+        wanted = Capability.ADD_HEADERS | Capability.CHANGE_HEADERS
+        return self._offer.capabilities & wanted == wanted
+
+    @property
+    def _has_leading_space(self) -> bool:
+        return bool(self._offer.steps & Step.LEADING_SPACE)
+
+    @property
+    def _is_local(self) -> bool:
+        """Whether the MTA itself submits the mail: no client, or loopback without a HELO."""
+        address = self._client.address
+        return not address or (LOOPBACK.contains(address) and not self._client.helo)
+
+    @property
+    def _is_refusable(self) -> bool:
+        """Whether an SMTP client waits; mail that the MTA submits itself would bounce."""
+        return self.params.before_queue and not self._is_local
+
+    def _macro(self, name: bytes) -> str:
+        for stage in reversed(_STAGES):
+            if name in (found := self._macros.get(stage, {})):
+                return packets.text_of(found[name])
+        return ""
+
+    @property
+    def _scanned_client(self) -> Client:
+        """The client with its queue id. An authenticated user's mail is local, as with XFORWARD."""
+        is_local = self._is_local or bool(self._macro(b"auth_authen"))
+        source = "LOCAL" if is_local else "REMOTE"
+        return self._client._replace(ident=self._macro(b"i"), source=source)
+
+    # -- the answer -------------------------------------------------------------------------------
+
+    def _reply(self, result: ScanResult) -> None:
+        facts = dict(result.facts)
+        if result.action == "refuse" and self._is_refusable:
+            self._finish("refuse", self._refusal("550", result.reply or _REFUSED, facts), facts)
+        elif result.action == "defer":
+            self._finish("defer", self._refusal("451", result.reply or _DEFERRED, facts), facts)
+        elif result.action == "keep" and self.params.keeps:
+            self._add(SendPackets(packets.DISCARD))
+            self._finish("keep", "", facts)
+        else:
+            if result.action != "relay":
+                facts["instead_of"] = result.action
+            if result.withdraw is not None:
+                self._add(Withdraw(result.withdraw))
+            self._change(result.add, result.tag)
+            self._add(SendPackets(packets.CONTINUE))
+            self._finish("relay", "", facts)
+
+    def _refusal(self, code: str, text: bytes, facts: dict[str, object]) -> str:
+        """Send a reply with a reference by which an administrator finds the message in the log."""
+        facts["reference"] = incident_id()
+        shown_text = text.decode("ascii", "replace")
+        reply = f"{code} {shown_text} (reference {facts['reference']})"
+        self._add(SendPackets(packets.refuse(reply)))
+        return reply
+
+    def _change(self, add: Fields, tag: bytes) -> None:
+        """Delete forged copies, tag the subject, insert fields after the MTA's Received line.
+
+        The copies of a name are deleted from the last one on, which leaves the other indices as
+        they are; the fields are inserted from the last one on, at the same index.
+        """
+        if not self._can_change:
+            return
+        message, blank = self._current, b" " if self._has_leading_space else b""
+        sent = [packets.change_header(index, name, b"") for index, name in message.forged[::-1]]
+        if tag:
+            sent += [
+                packets.change_header(index, name, blank + tag.rstrip() + b" " + value.strip())
+                for (index, name), value in message.subjects
+            ] or [packets.insert_header(1, b"Subject", blank + tag.rstrip())]
+        sent += [
+            packets.insert_header(1, name.encode(), (blank if value else b"") + value.encode())
+            for name, value in add[::-1]
+        ]
+        self._add(SendPackets(b"".join(sent)))
+
+    def _finish(self, action: str, reply: str, facts: dict[str, object]) -> None:
+        meters, size = self._meters, self._current.size
+        if action in ("relay", "keep"):
+            meters.count("messages")
+            meters.count("bytes", size)
+        else:
+            meters.count("deferred" if action == "defer" else "refused")
+        self._add(LogMessage(self._record(action, reply) | facts))
+        self._forget_message()
+
+    def _record(self, action: str, reply: str) -> dict[str, object]:
+        message, client = self._current, self._scanned_client
+        envelope = message.envelope(client)
+        return {
+            "event": "message",
+            "peer": self._peer,
+            "client": client.address,
+            "helo": client.helo,
+            "ident": client.ident,
+            "from": envelope.sender,
+            "to": list(envelope.recipients[:LOGGED_RECIPIENTS]),
+            "recipients": len(envelope.recipients),
+            "size": message.size,
+            "action": action,
+            "code": int(reply[:3]) if reply else 250,
+            "reply": shown(reply.encode())[:200],
+            "ms": int((self._now - message.began) * 10_000) / 10,
+        }
+
+    def _warn(self, event: str, what: str) -> None:
+        record: dict[str, object] = {"event": event, "level": "warning", "peer": self._peer}
+        self._add(LogMessage(record | {"error": what}))
+
+    def _forget_message(self) -> None:
+        """Drop the message and the macros of its commands, which MTAs do not take back."""
+        if self._request is not None:
+            self._request = None
+            self._add(StopScan())
+        self._message = None
+        self.held_bytes = 0
+        for stage in _MESSAGE_STAGES:
+            self._macros.pop(stage, None)
+        if self.state != "new":
+            self.state = "ready"
+        self.deadline = self._now + IDLE_S
+
+    def _add(self, action: MilterAction) -> None:
+        self.actions.append(action)
+
+    _COMMANDS: ClassVar[dict[bytes, _MilterCommand]] = {
+        b"O": _MilterCommand(_states("new"), "ready", None, _negotiate),
+        b"D": _MilterCommand(_OPEN, None, None, _store_macros),
+        b"C": _MilterCommand(_states("ready"), None, Step.NO_REPLY_CONNECT, _connect),
+        b"H": _MilterCommand(_states("ready"), None, Step.NO_REPLY_HELO, _helo),
+        b"M": _MilterCommand(_states("ready"), "mail", Step.NO_REPLY_MAIL, _mail),
+        b"R": _MilterCommand(_states("mail", "rcpt"), "rcpt", Step.NO_REPLY_RCPT, _rcpt),
+        b"T": _MilterCommand(_states("rcpt"), None, Step.NO_REPLY_DATA, _nothing),
+        b"U": _MilterCommand(_OPEN, None, Step.NO_REPLY_UNKNOWN, _nothing),
+        b"L": _MilterCommand(_states("rcpt", "header"), "header", Step.NO_REPLY_HEADER, _header),
+        b"N": _MilterCommand(_states("rcpt", "header"), "body", Step.NO_REPLY_HEADER_END, _nothing),
+        b"B": _MilterCommand(_states("body"), None, Step.NO_REPLY_BODY, _body),
+        b"E": _MilterCommand(_states("body"), "scanning", None, _end),
+        b"A": _MilterCommand(_ALL, "ready", None, _abort),
+        b"K": _MilterCommand(_ALL, "ready", None, _next_connection),
+        b"Q": _MilterCommand(_ALL, None, None, _quit),
+    }

@@ -1,0 +1,36 @@
+"""What the session of an endpoint asks its connection to do for a message. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spamnb.service.scanning.types import ScanRequest
+
+
+@dataclass(frozen=True, slots=True)
+class StartScan:
+    """Scan a message; `scan_done` follows."""
+
+    request: ScanRequest
+
+
+@dataclass(frozen=True, slots=True)
+class StopScan:
+    """End the scan: with a reason, `scan_done` follows with the fallback; else nothing does."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Delete a message from quarantine: its result came too late."""
+
+    delete: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """Write the log line of a message."""
+
+    record: dict[str, object]
