@@ -21,6 +21,7 @@ from spamnb.service.telemetry.metrics import Meters
 from spamnb.store import check as audit
 from spamnb.store.history import entry
 from spamnb.store.history.entry import HistoryEntry
+from spamnb.store.rows import codec
 
 ALICE = "alice@example.org"
 MADE = new_recipe()
@@ -459,13 +460,14 @@ def test_no_code_passes_a_score_to_the_feedback_service():
 
 @pytest.mark.parametrize("trust", ["admin", "user"])
 def test_a_correction_by_signature_decodes_one_entry(feedback_service, model, trust):
-    """One history entry is decoded, and the model is read in the transaction alone."""
+    """One history entry is decoded, no event, and the model is read in the transaction alone."""
     signature = delivered(model, mail(1, "cheap pills and a casino bonus"), ALICE)
     delivered(model, mail(1, "cheap pills and a casino bonus"), ALICE)
     first = delivered(model, mail(2), ALICE)  # it counts today's events
     feedback_service.teach(Feedback("spam", refs=(first,), user=ALICE, trust=trust))
     counted = {
         entry.decode_entry.__code__: "entry decoded",
+        codec.decode_event.__code__: "event decoded",
         type(model.store).read.__wrapped__.__code__: "snapshot",
         type(model.store).transact.__code__: "transaction",
     }

@@ -52,7 +52,7 @@ from spamnb.service.engine.planner import STREAK, PendingJournal, PlannedEvent, 
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import BulkLoad, Example, Learn, TrainingRequest
 from spamnb.service.engine.scoring import score_examples
-from spamnb.service.engine.step_budget import StepBudgets
+from spamnb.service.engine.step_budget import StepBudgets, person_of
 from spamnb.service.engine.words import MergedWords, WordSource
 from spamnb.store.contract import ReadView, WriteView
 from spamnb.store.rows.codec import encode_event
@@ -74,7 +74,7 @@ class Learner:
         self._key = Key(recipe.key)
         self._budgets = StepBudgets(recipe)
         self._recent: tuple[int, list[int]] = (-1, [])
-        self.next_recent = self._recent
+        self._next_recent, self._next_corrections = self._recent, list[Event]()
 
     def run(
         self, view: WriteView, requests: Sequence[TrainingRequest], *, scored: bool = True
@@ -85,9 +85,14 @@ class Learner:
         learning_batch.close()
         return receipts
 
+    def finished(self, last_seq: int, labels: list[int], corrections: list[Event]) -> None:
+        """Take what the run of a transaction leaves; `committed` follows if it is in the store."""
+        self._next_recent, self._next_corrections = (last_seq, labels), corrections
+
     def committed(self) -> None:
-        """Note that the last run is in the store, so that its labels need not be read again."""
-        self._recent = self.next_recent
+        """Note that the last run is in the store, so that its events need not be read again."""
+        self._recent = self._next_recent
+        self._budgets.note(self._next_corrections)
 
     def newest(self, view: ReadView, last_seq: int) -> list[int]:
         """Return the labels of the newest events, oldest first; reading them takes 0.2 ms."""
@@ -355,6 +360,8 @@ class LearningBatch:
         self._rows: TrainingRows | None = None
         self._texts: list[Words] = []
         """of all new features"""
+        self._corrections: list[Event] = []
+        """events that used a budget"""
 
     def take(self, requests: Sequence[TrainingRequest], *, scored: bool) -> list[Receipt]:
         """Run these requests; their changes are in the store after `close`."""
@@ -367,7 +374,9 @@ class LearningBatch:
             training_rows = self._add_rows(work)
             for plan in work:
                 receipts[plan.seq] = learner.apply_plan(plan, training_rows, journal, scored=scored)
-            view.append(*[journal.made[plan.seq] for plan in work])
+            events = [journal.made[plan.seq] for plan in work]
+            view.append(*events)
+            self._corrections += [event for event in events if person_of(event) is not None]
             self._texts += self._words(work, training_rows.unknown_ids())
         self._totals.last_seq, self._labels = journal.last_seq, journal.labels
         return [plan if isinstance(plan, Receipt) else receipts[plan.seq] for plan in plans]
@@ -384,7 +393,7 @@ class LearningBatch:
                 words = MergedWords(self._texts).words(training_rows.new_ids())
                 if len(words.ids):
                     view.put_words(words)
-        self._learner.next_recent = (self._totals.last_seq, self._labels)
+        self._learner.finished(self._totals.last_seq, self._labels, self._corrections)
 
     def _add_rows(self, work: list[PlannedEvent]) -> TrainingRows:
         """Return rows for every id that these plans will change; set each plan's indexes."""

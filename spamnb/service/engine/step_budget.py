@@ -15,11 +15,13 @@ gets the same numbers. Must not know scores.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf, sqrt
 from typing import NamedTuple
 
 from spamnb.core.model.events import NO_LABEL, STEP_ONE, Event, EventKind, Ints, Recipe
 from spamnb.service.engine.planner import PendingJournal, PlannedEvent
+from spamnb.service.engine.requests import Source
 
 DAY_US = 86_400_000_000
 RECENT_EVENTS = 1000
@@ -54,14 +56,14 @@ def budget(messages: Ints, own: int) -> float:
     return least / others if others else inf
 
 
-def person_of(user: str, weight: float, *, immediate: bool) -> str | None:
+def person_of(source: Source | Event) -> str | None:
     """Return the name of the budget that a request uses; None for training without budget.
 
     All channels with reduced weight share one budget.
     """
-    if immediate:
-        return user.casefold()
-    return None if weight >= 1 else ""
+    if source.immediate:
+        return source.user.casefold()
+    return None if source.weight >= 1 else ""
 
 
 class StepBudgets:
@@ -74,8 +76,7 @@ class StepBudgets:
 
     def left(self, plan: PlannedEvent, messages: Ints, journal: PendingJournal) -> float:
         """Return the fraction of a full step, 0 to 1, that this request may take."""
-        source = plan.request.source
-        person = person_of(source.user, source.weight, immediate=source.immediate)
+        person = person_of(plan.request.source)
         if person is None:
             return 1.0
         spent, own = self._in_journal(person, plan, journal)
@@ -108,14 +109,18 @@ class StepBudgets:
             event = journal.event(seq)
             return self._read(event) if event else None
         if seq not in self._known:
-            if len(self._known) > 2 * MAX_DAY_EVENTS:
-                self._known.clear()
             event = journal.view.event(seq)
             self._known[seq] = self._read(event) if event else None
         return self._known[seq]
 
+    def note(self, events: Iterable[Event]) -> None:
+        """Take events that a transaction has added to the store."""
+        if len(self._known) > 2 * MAX_DAY_EVENTS:
+            self._known.clear()
+        self._known.update((event.seq, self._read(event)) for event in events)
+
     def _read(self, event: Event) -> Spent:
-        person = person_of(event.user, event.weight, immediate=event.immediate)
+        person = person_of(event)
         step = event.kind in (EventKind.LEARN, EventKind.MOVE) and event.before != event.after
         messages = (event.after != NO_LABEL) - (event.before != NO_LABEL)
         size = self._size(event) if step and person is not None else 0.0

@@ -314,7 +314,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         done = partial(self._scan_done, action.request)
         stop = self._listener.scanner.scan(action.request, done)
         transfer = self.session.transfer
-        if transfer is not None and transfer.is_scanning:
+        if transfer is not None and transfer.request is action.request:
             self._stop_scan = stop
 
     def _scan_done(self, request: ScanRequest, result: ScanResult) -> None:

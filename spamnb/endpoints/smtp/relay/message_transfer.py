@@ -62,9 +62,9 @@ class MessageTransfer:
 
     __slots__ = (
         "_client", "_final_reply", "_framer", "_header_end", "_held", "_hop",
-        "_missing_replies", "_output", "_params", "_request", "_searched", "_stored", "action",
-        "best_code", "ended_at", "envelope", "facts", "is_accepted", "rate", "replies", "sent_at",
-        "size", "state",
+        "_missing_replies", "_output", "_params", "_searched", "_stored", "action",
+        "best_code", "ended_at", "envelope", "facts", "is_accepted", "rate", "replies", "request",
+        "sent_at", "size", "state",
     )  # fmt: skip
 
     def __init__(self, client: ClientState, hop: NextHop, output: Output) -> None:
@@ -81,7 +81,7 @@ class MessageTransfer:
         """bytes of memory"""
         self.size = 0
         self.rate = DataRate(output.now, self._params.times.data_busy_s)
-        self._request: ScanRequest | None = None
+        self.request: ScanRequest | None = None
         """what is scanned; None before the scan and after its result"""
         self._final_reply = b""
         """what the client gets at the end instead of the next hop's reply"""
@@ -185,7 +185,7 @@ class MessageTransfer:
         header = min(self._header_end, len(wire))
         if is_dotted:
             header -= wire.startswith(b".") + wire.count(b"\r\n.", 0, header)
-        self._request = ScanRequest(
+        self.request = ScanRequest(
             raw=unstuffed(wire) if is_dotted else wire,
             header_bytes=header,
             envelope=self.envelope,
@@ -193,7 +193,7 @@ class MessageTransfer:
             whole=whole,
         )
         self._output.deadline = self._output.now + self._params.times.scan_total_s
-        self._output.add(StartScan(self._request))
+        self._output.add(StartScan(self.request))
 
     def _clean_header(self) -> None:
         """Remove forged copies of the added fields; without its end, all of it is header."""
@@ -212,25 +212,21 @@ class MessageTransfer:
         if self.state not in _SCANNING or "incident" in self.facts:
             return False
         self.facts["incident"] = incident
-        if self.is_scanning:
-            self._output.add(StopScan("fault"))
-        return self.is_scanning
-
-    @property
-    def is_scanning(self) -> bool:
-        """Whether it waits for a scan result."""
-        return self._request is not None
+        if self.request is None:
+            return False
+        self._output.add(StopScan("fault"))
+        return True
 
     def scan_done(self, request: ScanRequest, result: ScanResult) -> None:
         """Apply the scan result; one that comes too late only undoes what it stored."""
-        is_awaited = request is self._request
+        is_awaited = request is self.request
         if result.withdraw is not None and not (is_awaited and request.whole):
             self._output.add(Withdraw(result.withdraw))
         if is_awaited:
             self._apply(result)
 
     def _apply(self, result: ScanResult) -> None:
-        self._request = None
+        self.request = None
         self._hold(len(self._stored) - self._held)
         self.action = result.action
         self.facts.update(result.facts)
@@ -430,8 +426,8 @@ class MessageTransfer:
         self._finish()
 
     def _finish(self) -> None:
-        if self.is_scanning:
-            self._request = None
+        if self.request is not None:
+            self.request = None
             self._output.add(StopScan())
         self._release()
         self.state = "over"
