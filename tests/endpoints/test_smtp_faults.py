@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from support.relay import DIE, MESSAGE, STALL, UNSCANNED, Rig, Server, StubScanner, times, until
+from support.scanning import scanner_deps
 
 from spamnb.service.scanning.model_session import ModelSession, SessionConfig
-from spamnb.service.scanning.scanner import Scanner, ScannerDeps, ScanPolicy
+from spamnb.service.scanning.scanner import Scanner, ScanPolicy
 from spamnb.service.scanning.types import ScanResult
 from spamnb.service.telemetry.metrics import Meters
 
@@ -334,10 +335,12 @@ def test_a_scanner_that_fails(on_loop, policy, scanner):
     async def main():
         log, meters = [], Meters()
         broken = {"bypassed": lambda: Path("/secret").read_bytes()} if scanner == "raises" else {}
+        around = {"call_soon": lambda _: None, "log": log.append, "meters": meters} | broken
+        model_session = ModelSession(SessionConfig(Path("/nowhere")))
         real = Scanner(
-            ModelSession(SessionConfig(Path("/nowhere"))),
+            model_session,
             ScanPolicy(on_fault=policy, busy=policy),
-            ScannerDeps(call_soon=lambda _: None, log=log.append, meters=meters, **broken),
+            scanner_deps(model_session, **around),
         )
         async with Rig(QUICK, real) as rig:
             client = await rig.client()

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 from support.relay import Rig
-from support.scanning import raws
+from support.scanning import raws, scanner_deps
 
 from spamnb.core.mail.envelope import Envelope
 from spamnb.core.policy import verdict_headers
@@ -13,7 +13,7 @@ from spamnb.endpoints.smtp.protocol import commands, data_framing
 from spamnb.service.engine.filter import Filter
 from spamnb.service.scanning import access_lists
 from spamnb.service.scanning.model_session import ModelSession, SessionConfig
-from spamnb.service.scanning.scanner import Scanner, ScannerDeps, ScanPolicy
+from spamnb.service.scanning.scanner import Scanner, ScanPolicy
 
 ONCE = {
     verdict_headers.header_end.__code__: 1,
@@ -51,7 +51,7 @@ def test_header_dots_and_envelope_are_read_once(on_loop, home):
     async def main():
         model_session = ModelSession(SessionConfig(home))
         model_session.prepare()
-        scanner = Scanner(model_session, ScanPolicy(), ScannerDeps(rules=LISTS))
+        scanner = Scanner(model_session, ScanPolicy(), scanner_deps(model_session, rules=LISTS))
         async with Rig({}, scanner) as rig:
             client = await rig.client()
             sys.setprofile(count)

@@ -4,11 +4,14 @@ import json
 from dataclasses import replace
 from email.parser import BytesParser
 from pathlib import Path
+from typing import Any
 
 from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.core.model.costs import Costs
 from spamnb.core.policy.actions import ActionMap, ActionPolicy
 from spamnb.core.policy.verdict_headers import add_to_message, header_end
+from spamnb.errors import StoreMissingError
+from spamnb.service.scanning.access_lists import AccessLists
 from spamnb.service.scanning.model_session import (
     ModelSession,
     SessionConfig,
@@ -16,6 +19,7 @@ from spamnb.service.scanning.model_session import (
 )
 from spamnb.service.scanning.scanner import Scanner, ScannerDeps, ScanPolicy
 from spamnb.service.scanning.types import ScanRequest, ScanResult
+from spamnb.service.telemetry.log import silent
 from spamnb.service.telemetry.metrics import Meters
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
@@ -72,6 +76,40 @@ class Helper:
         done(json.loads(json.dumps(scan_to_json(self.model_session, raw, notes))))
 
 
+class NoQuarantine:
+    """A quarantine that stores nothing."""
+
+    def keep(self, *_):
+        raise StoreMissingError("no quarantine was set up")
+
+    def delete(self, _):
+        raise AssertionError("it has no message")
+
+
+class ScanHere(Helper):
+    """Scans immediately."""
+
+    def submit(self, raw, notes, done):
+        super().submit(raw, notes, done)
+        self.work()
+
+
+def scanner_deps(model_session, **around):
+    """What a scanner works with in one thread: everything is done immediately."""
+    usual: dict[str, Any] = {
+        "rules": AccessLists(),
+        "quarantine": NoQuarantine(),
+        "offload": ScanHere(model_session),
+        "traps": None,
+        "bypassed": lambda: False,
+        "call_soon": lambda run: run(),
+        "run_in_thread": lambda work, then: then(work()),
+        "meters": Meters(),
+        "log": silent,
+    }
+    return ScannerDeps(**usual | around)
+
+
 class ScanRig:
     """A scanner with access to all that it works with."""
 
@@ -83,7 +121,8 @@ class ScanRig:
         self.model_session = ModelSession(
             plan, crash_register=crash_register, log=self.records.append, clock=self.clock
         )
-        self.around = ScannerDeps(meters=self.meters, log=self.records.append, **around)
+        around |= {"meters": self.meters, "log": self.records.append}
+        self.around = scanner_deps(self.model_session, **around)
         self.scanner = Scanner(self.model_session, policy or ScanPolicy(), self.around)
 
     def scan(self, raw, envelope=ENVELOPE, **request):

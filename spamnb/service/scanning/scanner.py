@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from spamnb.core.mail.domains import LocalDomains
 from spamnb.core.mail.envelope import network_of
@@ -40,7 +40,7 @@ from spamnb.core.policy.verdict_headers import (
     signature_fields,
     unscanned_fields,
 )
-from spamnb.errors import StoreFullError, StoreMissingError
+from spamnb.errors import StoreFullError
 from spamnb.service.scanning.access_lists import AccessLists, NetworkTable, Side
 from spamnb.service.scanning.fair_queue import FairQueue
 from spamnb.service.scanning.model_session import (
@@ -51,21 +51,19 @@ from spamnb.service.scanning.model_session import (
     attempt,
     verdict_from_json,
 )
+from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.service.scanning.spamtraps import Traps
 from spamnb.service.scanning.types import (
     Done,
     Notes,
     Offload,
-    QuarantineWriter,
     ScanOptions,
     ScanRequest,
     ScanResult,
     StopScan,
 )
-from spamnb.service.telemetry.log import Log, incident, silent
+from spamnb.service.telemetry.log import Log, incident
 from spamnb.service.telemetry.metrics import Meters
-
-Result = TypeVar("Result")
 
 KEPT_REPLY: Final = b"2.0.0 Ok: queued as "
 REFUSED_REPLY: Final = b"5.7.1 This message is not wanted here"
@@ -98,36 +96,21 @@ class ScanPolicy(ScanOptions, Fallbacks):
     """how long a message may be queued until its scan begins"""
 
 
-def call_now(run: Callable[[], None]) -> None:
-    """Run immediately, for callers without an event loop."""
-    run()
-
-
-def run_here(work: Callable[[], Result], then: Callable[[Result], None]) -> None:
-    """Do slow work in this thread."""
-    then(work())
-
-
-def never() -> bool:
-    """Return False."""
-    return False
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScannerDeps:
     """What a scanner works with."""
 
-    rules: AccessLists = field(default_factory=AccessLists)
-    quarantine: QuarantineWriter | None = None
-    offload: Offload | None = None
-    traps: Traps | None = None
-    bypassed: Callable[[], bool] = never
-    call_soon: Callable[[Callable[[], None]], object] = call_now
+    rules: AccessLists
+    quarantine: Quarantine
+    offload: Offload
+    traps: Traps | None
+    bypassed: Callable[[], bool]
+    call_soon: Callable[[Callable[[], None]], object]
     """runs a callable after those that are already scheduled, such as loop.call_soon"""
-    run_in_thread: Callable[[Callable[[], Any], Callable[[Any], None]], None] = run_here
+    run_in_thread: Callable[[Callable[[], Any], Callable[[Any], None]], None]
     """does slow work (two fsyncs) in another thread, then calls back in this one"""
-    meters: Meters = field(default_factory=Meters)
-    log: Log = silent
+    meters: Meters
+    log: Log
 
 
 @dataclass(slots=True, eq=False)
@@ -150,13 +133,11 @@ class _PendingScan:
 class Scanner:
     """Implements `types.MessageScanner`."""
 
-    def __init__(
-        self, model_session: ModelSession, policy: ScanPolicy, deps: ScannerDeps | None = None
-    ) -> None:
+    def __init__(self, model_session: ModelSession, policy: ScanPolicy, deps: ScannerDeps) -> None:
         self._session = model_session
         self._waiting: FairQueue[_PendingScan] = FairQueue()
         self._run_scheduled = False
-        self.apply_settings(policy, deps or ScannerDeps())
+        self.apply_settings(policy, deps)
 
     def apply_settings(self, policy: ScanPolicy, deps: ScannerDeps) -> None:
         """Take new settings, for messages that come from now on."""
@@ -204,14 +185,14 @@ class Scanner:
             self._finish(pending, ScanFault("bypass"))
         elif not request.whole and self._policy.fallback_for("large") != "head":
             self._finish(pending, ScanFault("large"))
-        elif deps.offload is not None and len(request.raw) > self._policy.large_bytes:
-            self._offload(pending, deps.offload)
+        elif len(request.raw) > self._policy.large_bytes:
+            self._offload(pending)
         else:
             pending.client = network_of(request.envelope.client.address)
             self._waiting.put(pending.client, pending)
             self._schedule_run()
 
-    def _offload(self, pending: _PendingScan, offload: Offload) -> None:
+    def _offload(self, pending: _PendingScan) -> None:
         def arrived(answer: dict[str, Any]) -> None:
             if pending.open:
                 self._guarded([pending], lambda: self._finish(pending, verdict_from_json(answer)))
@@ -219,9 +200,10 @@ class Scanner:
         if self._session.is_known_crasher(pending.request.raw):
             self._finish(pending, ScanFault("known_crasher"))
         else:
-            pending.cancel = offload.submit(pending.request.raw, notes_of(pending.request), arrived)
+            request = pending.request
+            pending.cancel = self._deps.offload.submit(request.raw, notes_of(request), arrived)
 
-    def _offload_header(self, pending: _PendingScan, offload: Offload) -> bool:
+    def _offload_header(self, pending: _PendingScan) -> bool:
         """Scan only the header of a known crasher; False if there is no body to leave out."""
         raw, end = pending.request.raw, pending.request.header_bytes
         header = raw[: min(end, self._policy.large_bytes)]
@@ -231,7 +213,7 @@ class Scanner:
         pending.request = pending.request._replace(
             raw=header, header_bytes=len(header), whole=False
         )
-        self._offload(pending, offload)
+        self._offload(pending)
         return True
 
     def _schedule_run(self) -> None:
@@ -338,8 +320,6 @@ class Scanner:
         quarantine, request = self._deps.quarantine, pending.request
 
         def work() -> str:
-            if quarantine is None:
-                raise StoreMissingError("no quarantine was set up")
             stored = add_to_message(request.raw, add)
             return quarantine.keep(stored, request.envelope, facts)
 
@@ -369,7 +349,6 @@ class Scanner:
     def _withdraw(self, kept: str) -> None:
         """Delete a message from quarantine that was stored after the client got another reply."""
         quarantine, log = self._deps.quarantine, self._deps.log
-        assert quarantine is not None, "it has the message"
 
         def then(error: Exception | None) -> None:
             record: dict[str, object] = {"event": "kept too late", "quarantine": kept}
@@ -381,14 +360,9 @@ class Scanner:
 
     def _not_scanned(self, pending: _PendingScan, fault: ScanFault) -> None:
         """Scan the header alone if allowed, else return the result for an unscanned message."""
-        offload, reason = self._deps.offload, fault.reason
+        reason = fault.reason
         may_try = reason == "known_crasher" and self._policy.fallback_for(reason) == "head"
-        if (
-            offload is None
-            or not may_try
-            or pending.by_header
-            or not self._offload_header(pending, offload)
-        ):
+        if not may_try or pending.by_header or not self._offload_header(pending):
             self._answer_unscanned(pending, fault)
 
     def _answer_unscanned(self, pending: _PendingScan, fault: ScanFault) -> None:

@@ -97,16 +97,6 @@ class MessageScanner(Protocol):
         """Scan; `done` is called exactly once, in the caller's thread, unless it is stopped."""
 
 
-class QuarantineWriter(Protocol):
-    """Stores messages; see `quarantine`."""
-
-    def keep(self, raw: bytes, envelope: Envelope, facts: dict[str, object]) -> str:
-        """Store durably and return the ID. StoreError if there is no room."""
-
-    def delete(self, identity: str) -> None:
-        """Delete a message."""
-
-
 class Offload(Protocol):
     """Scans large messages in another process, with a deadline."""
 

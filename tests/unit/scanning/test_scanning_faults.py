@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.scanning import COSTS, ENVELOPE, HARSH, TAUGHT, Helper, raws, request_of
+from support.scanning import COSTS, ENVELOPE, HARSH, TAUGHT, Helper, raws, request_of, scanner_deps
 
 from spamnb.core.policy.actions import ActionPolicy
 from spamnb.core.policy.verdict_headers import ScanVerdict, as_block
@@ -23,7 +23,7 @@ from spamnb.service.scanning.model_session import (
     digest_of,
     verdict_from_json,
 )
-from spamnb.service.scanning.scanner import BUSY_REPLY, DEFERRED_REPLY, ScannerDeps, ScanPolicy
+from spamnb.service.scanning.scanner import BUSY_REPLY, DEFERRED_REPLY, ScanPolicy
 from spamnb.store.lmdb.sharing import DATA_FILE
 
 REPLIES = {DEFERRED_REPLY, BUSY_REPLY}
@@ -49,9 +49,8 @@ class Register(NoCrashRegister):
 def test_a_message_that_killed_a_process_is_not_scanned_again(scan_rig, surest):
     """Each message is marked during its scan; the others of the batch are scanned as usual."""
     register, later, answers = Register(), [], []
-    one = scan_rig(
-        replace(HARSH, on_fault="defer"), crash_register=register, call_soon=later.append
-    )
+    policy = replace(HARSH, on_fault="defer", known_crasher="deliver")
+    one = scan_rig(policy, crash_register=register, call_soon=later.append)
     register.known_crasher.add(digest_of(surest["unsure"]))
     for raw in (surest["ham"], surest["unsure"]):
         one.scanner.scan(request_of(raw, ENVELOPE), answers.append)
@@ -254,7 +253,7 @@ def test_a_fault_at_any_other_step_is_answered_once(scan_rig, surest, monkeypatc
     assert outcome.facts["incident"] == one.records[0]["incident"]
     assert one.meters.value("faults") == 1
     monkeypatch.undo()
-    one.scanner.apply_settings(HARSH, ScannerDeps())
+    one.scanner.apply_settings(HARSH, scanner_deps(one.model_session))
     assert one.scan(surest["spam"]).facts["verdict"] == "spam"
 
 

@@ -85,9 +85,8 @@ COUNTED = ("scanned", "unscanned", "unscanned_busy", "unscanned_deferred", "mail
 def test_a_late_scan_is_counted_once(scan_rig, home, surest, policy, counted, step):
     """The endpoint's deadline passes; the fallback is the result, and a later verdict is none."""
     later, answers, helper = [], [], Helper(ModelSession(SessionConfig(home, costs=COSTS)))
-    aside = {"offload": helper} if step == "scan process" else {}
-    policy = replace(policy, large_bytes=10)
-    one = scan_rig(policy, call_soon=later.append, **aside)
+    policy = replace(policy, large_bytes=10 if step == "scan process" else 1 << 20)
+    one = scan_rig(policy, call_soon=later.append, offload=helper)
     stop = one.scanner.scan(request_of(surest["spam"], ENVELOPE), answers.append)
     stop("busy")
     stop("busy")
