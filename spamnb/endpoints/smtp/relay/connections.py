@@ -51,6 +51,8 @@ class ListenerState:
     loop: asyncio.AbstractEventLoop
     log: ListenerLog
     connection_limits: ConnectionLimits
+    watch: Callable[[], None]
+    """starts to check deadlines"""
     is_closing: bool = False
     """whether the daemon shuts down"""
     connections: set[ClientConnection] = field(default_factory=set)
@@ -62,6 +64,7 @@ class ListenerState:
         self.meters.count("connections")
         self.connections.add(connection)
         self.connection_limits.open += 1
+        self.watch()
 
     def leave(self, connection: ClientConnection) -> None:
         """Remove a connection. A second call for the same connection does nothing."""
@@ -313,12 +316,16 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _start_scan(self, action: actions.StartScan) -> None:
         done = partial(self._scan_done, action.request)
         stop = self._listener.scanner.scan(action.request, done)
-        transfer = self.session.transfer
-        if transfer is not None and transfer.request is action.request:
+        if self._is_scanning(action.request):
             self._stop_scan = stop
 
+    def _is_scanning(self, request: ScanRequest) -> bool:
+        transfer = self.session.transfer
+        return transfer is not None and transfer.request is request
+
     def _scan_done(self, request: ScanRequest, result: ScanResult) -> None:
-        self._stop_scan = None  # it holds the message
+        if self._is_scanning(request):
+            self._stop_scan = None  # it holds the message
         self.run(self.session.scan_done, request, result)
 
     def _end_scan(self, action: actions.StopScan) -> None:

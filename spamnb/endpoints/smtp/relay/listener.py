@@ -45,13 +45,12 @@ class RelayListener:
             budget=budget,
             loop=loop,
             connection_limits=ConnectionLimits(params, counts or ConnectionCounts.alone()),
+            watch=self._watch,
         )
         self._sweeper: asyncio.TimerHandle | None = None
 
     def protocol(self) -> ClientConnection:
         """Make the protocol of a new connection."""
-        if self._sweeper is None:
-            self._sweep_later()
         return ClientConnection(self.state)
 
     @property
@@ -88,9 +87,11 @@ class RelayListener:
 
     # -- deadlines --------------------------------------------------------------------------------
 
-    def _sweep_later(self) -> None:
-        state = self.state
-        self._sweeper = state.loop.call_later(state.params.times.sweep_s, self._sweep)
+    def _watch(self) -> None:
+        """Check the deadlines from now on, until no connection is left."""
+        if self._sweeper is None:
+            state = self.state
+            self._sweeper = state.loop.call_later(state.params.times.sweep_s, self._sweep)
 
     def _sweep(self) -> None:
         state, self._sweeper = self.state, None
@@ -109,7 +110,7 @@ class RelayListener:
         self._free_upstream_slots(now)
         state.budget.rotate(now)
         if state.log.write_suppressed(now) or state.connections:
-            self._sweep_later()
+            self._watch()
 
     def _is_short(self, *, trusted: bool) -> bool:
         """Whether most of the resources that such clients share are used."""
