@@ -283,7 +283,8 @@ def clean_text(text: Text, marks: set[str]) -> Text:
 def _word(charset: bytes, kind: bytes, text: bytes, marks: set[str]) -> tuple[str, bytes]:
     label = charset.partition(b"*")[0].decode("latin-1").lower()
     if kind in b"qQ":
-        return label, binascii.a2b_qp(text, header=True)
+        # binascii skips what follows a bare CR.
+        return label, binascii.a2b_qp(text.replace(b"\r", b""), header=True)
     try:
         return label, binascii.a2b_base64(text + b"==")
     except binascii.Error:

@@ -100,6 +100,16 @@ def test_what_no_program_shows_parts_no_word(sign: str) -> None:
     assert found_in("text/plain; charset=utf-8", torn.encode()) >= PAYLOAD
 
 
+@pytest.mark.parametrize("end", ["=\r", "= \t\r", "=\n", "= \n", "=\r\n"], ids=ascii)
+def test_a_soft_line_end_takes_no_text_with_it(end: str) -> None:
+    """Mail programs read on after a bare CR, too."""
+    head = (
+        f"{evasions.HEAD}Content-Type: text/plain\nContent-Transfer-Encoding: quoted-printable\n\n"
+    )
+    torn = end.join(TEXT[at : at + 7] for at in range(0, len(TEXT), 7))
+    assert ids(*fields(read((head + torn).encode()))) >= PAYLOAD
+
+
 CHARSETS = (
     ("utf-16", "utf-16-be"), ("utf-16", "utf-16-le"), ("utf-32", "utf-32-be"),
     ("unicode", "utf-16"), ("csUnicode", "utf-16-le"), ("ISO-10646-UCS-2", "utf-16-be"),

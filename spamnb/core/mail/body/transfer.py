@@ -26,7 +26,9 @@ YENC: Final = frozenset(("yenc", "x-yenc", "yencode", "x-yencode"))
 KNOWN: Final = PLAIN | UU | YENC | {"base64", "quoted-printable"}
 
 NO_ESCAPE = re.compile(rb"=(?![0-9A-Fa-f]{2}|[ \t\r]*+(?:\n|\Z))")
-PADDED = re.compile(rb"=[ \t]++\n")
+SOFT_END = re.compile(rb"=(?:[ \t]++\n|[ \t]*+\r\n?)")
+"""soft line ends that binascii does not accept: with padding added in transport, or with a bare CR,
+after which it would skip all text up to the next LF"""
 UU_BEGIN = re.compile(rb"begin (?<=^begin )[0-7]{3,4} (\S[^\n]{0,255})\n?", re.MULTILINE)
 Y_BEGIN = re.compile(
     rb"=ybegin (?<=^=ybegin )[^\n]{0,200}?name=([^\n]{0,255})\n(?:=ypart [^\n]{0,255}\n)?",
@@ -121,8 +123,7 @@ def decode_transfer(data: bytes, encoding: str, marks: set[str]) -> bytes:
     if encoding == "quoted-printable":
         if NO_ESCAPE.search(data) is not None:
             marks.add("qp:broken")
-        # padding added in transport, which binascii does not accept
-        return binascii.a2b_qp(PADDED.sub(b"=\n", data))
+        return binascii.a2b_qp(SOFT_END.sub(b"=\n", data))
     if encoding == "base64":
         return from_base64(data, marks)
     if encoding in UU:
