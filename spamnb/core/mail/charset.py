@@ -151,6 +151,8 @@ ZERO_WIDTH = re.compile(f"[{_UNSEEN}]+")
 _EUROPEAN: Final = "[A-Za-z\u00c0-\u024f\u0370-\u052f]"
 SPLIT_WORD = re.compile(f"{_EUROPEAN}{ZERO_WIDTH.pattern}{_EUROPEAN}")
 BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
+_OVERRIDDEN = re.compile("\u202e([^\u202a-\u202e\u2066-\u2069\n]*+)")
+"""what an override shows from right to left, up to the next bidi control or line"""
 _STYLED: Final = "\U0001d400-\U0001d7ff\uff21-\uff3a\uff41-\uff5a\u24b6-\u24e9\U0001f130-\U0001f189"
 LETTERS = re.compile(f"[{_STYLED}]")
 STYLED = re.compile(f"[{_STYLED}]{{3}}")
@@ -269,6 +271,8 @@ def clean_text(text: Text, marks: set[str]) -> Text:
     if ZERO_WIDTH.search(signs) is not None:
         if SPLIT_WORD.search(text) is not None:
             marks.add("text:zero-width")
+        if "\u202e" in signs:
+            text = _OVERRIDDEN.sub(lambda part: part[1][::-1], text)
         text = ZERO_WIDTH.sub("", text)
     if BIDI.search(signs) is not None:
         marks.add("text:bidi")

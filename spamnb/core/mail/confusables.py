@@ -31,6 +31,13 @@ _ANY_UNSPACED = regex.compile(
 )
 
 
+_SMALL_CAPITALS = "ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘꞯʀꜱᴛᴜᴠᴡʏᴢ", "abcdefghijklmnopqrstuvwyz"
+_PLAIN_LETTERS = str.maketrans(*_SMALL_CAPITALS) | {
+    first + letter: chr(ord("a") + letter) for first in (0x1F150, 0x1F170) for letter in range(26)
+}
+"""letters of a style that NFKC leaves: small capitals; white on black in circles and squares"""
+
+
 def _pairs(run: str) -> str:
     if len(run) == 1:
         return f" {run} "
@@ -38,7 +45,7 @@ def _pairs(run: str) -> str:
 
 
 def _folded(run: str) -> str:
-    run = _NO_WORD.sub(" ", run.casefold())
+    run = _NO_WORD.sub(" ", run.casefold().translate(_PLAIN_LETTERS))
     if _ANY_UNSPACED.search(run):
         run = _UNSPACED.sub(lambda part: _pairs(part[0]), run)
     return run

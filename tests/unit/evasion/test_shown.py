@@ -64,6 +64,10 @@ PAGES = {
     "the last colour": f"<p style='color:#fff;color:#000'>{TEXT}</p>",
     "hidden from one maker's programs": f"<p style='mso-hide:all'>{TEXT}</p>",
     "shown by one maker's programs": f"<!--[if mso]><p>{TEXT}</p><![endif]-->",
+    "a name with NUL": f"<st\0yle>{TEXT}</style>",
+    "a property with NUL": f"<p style='dis\0play:none'>{TEXT}</p>",
+    "a sheet with NUL": f"<style>p{{dis\0play:none}}</style><p>{TEXT}</p>",
+    "NUL between tags": f"<p>{TEXT}</p>".replace("q", "q\0"),
     "sections": "".join(f"<section>{word}</section>" for word in WORDS),
     "lines of a list": "".join(f"<menu>{word}</menu>" for word in WORDS),
 }

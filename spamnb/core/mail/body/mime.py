@@ -27,7 +27,7 @@ from spamnb.core.mail.body.parameters import (
 from spamnb.core.mail.body.parts import ASIDE, INSTEAD, DecodedPart, Entity, Part, ReadingState
 from spamnb.core.mail.body.text_shares import both_ends, squeeze, text_shares
 from spamnb.core.mail.body.transfer import UU_BEGIN, Y_BEGIN, decode_transfer, unfold_text
-from spamnb.core.mail.charset import clean_text, is_wide, to_text
+from spamnb.core.mail.charset import Text, clean_text, is_wide, to_text
 from spamnb.core.mail.html import read_html
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.marks import PARTLY
@@ -435,13 +435,29 @@ def _read_text(state: ReadingState, leaf: DecodedPart) -> None:
             charset = ""  # the declaration itself was read as ASCII: browsers ignore it
     text = to_text(data, charset, marks, "text")
     if b"\0" in data:
-        text = text.replace("\0", "") if isinstance(text, str) else text.replace(b"\0", b"")
+        text = _without_nul(text, html=leaf.html)
     if not leaf.html:
         part.text = clean_text(text, marks)
         return
     page = read_html(text, state.html_left, marks)
     part.text, part.hidden = clean_text(page.text, marks), page.hidden
     part.links, part.images, part.markup = page.links, page.images, page.markup
+
+
+_MARKUP: Final = re.compile(r"<style[^<>]*+>?[^<]*+|<[/a-z][^<>]*+", re.IGNORECASE)
+
+
+def _without_nul(text: Text, *, html: bool) -> Text:
+    """A text without NUL. Within tags and style sheets it becomes a letter.
+
+    Browsers drop NUL between tags. In names of elements and properties they read U+FFFD, so these
+    are unknown names, which hide nothing.
+    """
+    found = text if isinstance(text, str) else text.decode("latin-1")
+    if html:
+        found = _MARKUP.sub(lambda part: part[0].replace("\0", "x"), found)
+    found = found.replace("\0", "")
+    return found if isinstance(text, str) else found.encode("latin-1")
 
 
 def _looks_html(data: bytes) -> bool:
