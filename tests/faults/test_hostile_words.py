@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
+from support.cpu_time import least_seconds, slowness
 
 from spamnb.core.features.extract import Key, extract
 from spamnb.core.features.tokens import fields
@@ -38,22 +38,14 @@ def test_a_megabyte_of_words_is_read_in_time(body):
         body = "".join(map(chr, os.urandom(300_000)))
     raw = HEAD + body.encode()[:1_000_000]
     key = Key(bytes(32))
-    took = []
-    for _ in range(3):
-        began = time.process_time()
-        found = extract(key, [fields(read(raw))])
-        took.append(time.process_time() - began)
-    assert len(found.rows)
-    assert min(took) <= MOST_SECONDS * NOISE
+    assert len(extract(key, [fields(read(raw))]).rows)
+    took = least_seconds(lambda: extract(key, [fields(read(raw))]), 2)
+    assert took <= MOST_SECONDS * NOISE * slowness()
 
 
 def test_ten_thousand_header_names_are_read_in_time():
     """Header names that no other message has cost no more than usual ones."""
     raw = b"".join(b"X-%d-%s: y\n" % (n, os.urandom(8).hex().encode()) for n in range(10_000))
     key = Key(bytes(32))
-    took = []
-    for _ in range(3):
-        began = time.process_time()
-        extract(key, [fields(read(raw + b"\nbody\n"))])
-        took.append(time.process_time() - began)
-    assert min(took) <= MOST_SECONDS * NOISE
+    took = least_seconds(lambda: extract(key, [fields(read(raw + b"\nbody\n"))]))
+    assert took <= MOST_SECONDS * NOISE * slowness()

@@ -1,8 +1,7 @@
 """The canonical form and the identity taken from it."""
 
-import time
-
 import pytest
+from support.cpu_time import least_seconds, slowness
 
 from spamnb.core.mail import limits
 from spamnb.core.mail.local_hosts import LocalHosts
@@ -181,9 +180,8 @@ def test_no_local_hosts_are_the_default() -> None:
 def test_forty_thousand_mbox_lines_are_passed_over_in_one_go():
     """Cut off one by one, with 10 MB behind them, they took 52 s."""
     raw = b"From \r\n>From x\n" * 20_000 + b"Subject: x\n\n" + b"body\n" * 2_000_000
-    began = time.process_time()
     assert without_mbox(raw)[:12] == b"Subject: x\n\n"
-    assert time.process_time() - began < 1
+    assert least_seconds(lambda: without_mbox(raw), 1) < slowness()
     for short in (b"From ", b">From \nFrom x", b"From x\n"):
         assert without_mbox(short) == b""
     assert without_mbox(b">>From x\n") == b">>From x\n"

@@ -1,0 +1,31 @@
+"""CPU time in tests: a limit holds on the machine where it was set, and grows on a slower one."""
+
+import re
+import time
+from functools import cache
+
+REFERENCE_S = 0.012
+"""of `_work` on the machine where the limits were set"""
+_TEXT = "garden tools and a letter, 12 of 30; " * 8_000
+
+
+def least_seconds(run, times=3):
+    """The CPU time of the fastest of several runs: other processes make the others slower."""
+    return min(_seconds(run) for _ in range(times))
+
+
+@cache
+def slowness():
+    """How many times slower than the reference this machine is; at least 1."""
+    return max(1.0, least_seconds(_work, 9) / REFERENCE_S)
+
+
+def _seconds(run):
+    began = time.process_time()
+    run()
+    return time.process_time() - began
+
+
+def _work():
+    total = sum(number * number % 7 for number in range(100_000))
+    return total + len(re.sub(r"[aeiou]+\b", "x", _TEXT)) + len(dict.fromkeys(_TEXT.split()))
