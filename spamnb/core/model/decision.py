@@ -7,7 +7,8 @@ that are no probabilities.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import add, mul
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,8 +19,17 @@ from spamnb.errors import BugError
 
 
 def decide(P: Sequence[float], costs: Costs, roles: tuple[Role, ...] = BINARY) -> Decision:
-    """Decide on one message, from the probability of each label."""
-    return DECISIONS[int(decide_many([P], costs, roles)[0])]
+    """Decide on one message, from the probability of each label.
+
+    The same as `decide_many`, in plain numbers: a tenth of the time for one message.
+    """
+    if len(P) != len(roles):
+        raise BugError(f"{len(P)} probabilities for {len(roles)} labels")
+    if not all(0 <= p <= 1 for p in P):
+        raise BugError("a probability is not between 0 and 1")
+    # From left to right, as in `least_expected`; `sum` rounds differently in Python 3.12.
+    expected = [reduce(add, map(mul, P, line)) for line in _losses(costs, roles)]
+    return DECISIONS[expected.index(min(expected))]
 
 
 def at_least(decision: Decision, least: Decision) -> Decision:
@@ -37,13 +47,13 @@ def decide_many(
     if not ((P >= 0) & (P <= 1)).all():
         raise BugError("a probability is not between 0 and 1")
     # Of equal costs the first is taken, which is the milder.
-    return least_expected(P, _losses(costs, roles))
+    return least_expected(P, np.array(_losses(costs, roles)))
 
 
 @lru_cache(maxsize=64)
-def _losses(costs: Costs, roles: tuple[Role, ...]) -> Floats:
-    """[decision, label] the costs."""
-    return np.array(costs.table())[:, [BINARY.index(role) for role in roles]]
+def _losses(costs: Costs, roles: tuple[Role, ...]) -> list[list[float]]:
+    """[decision][label] the costs."""
+    return [[line[BINARY.index(role)] for role in roles] for line in costs.table()]
 
 
 def least_expected(P: Floats, losses: Floats) -> NDArray[np.intp]:

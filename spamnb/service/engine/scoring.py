@@ -20,8 +20,8 @@ from spamnb.core.features.extract import Key, distinct, id_of
 from spamnb.core.features.locations import TokenLocation
 from spamnb.core.features.tokens import mark_of
 from spamnb.core.mail.marks import PARTLY
-from spamnb.core.model.costs import DECISIONS, Costs, roles_of
-from spamnb.core.model.decision import at_least, decide_many
+from spamnb.core.model.costs import Costs, roles_of
+from spamnb.core.model.decision import at_least, decide
 from spamnb.core.model.events import Ids, Recipe, Records, Totals
 from spamnb.core.model.scoring import RowView, scores, shares, softmax
 from spamnb.core.model.verdict import Clue, Clues, Verdict, sides
@@ -148,14 +148,14 @@ def score_examples(
 def _verdicts(rows: _Rows, costs: Costs, names: list[tuple[bytes, str]]) -> list[Verdict]:
     labels = rows.recipe.labels
     every = scores(rows.recipe, rows.totals, rows.records, rows.view).tolist()
-    probabilities = list(map(softmax, every))
     known = _known_shares(rows.records, rows.view)
-    least = int(rows.totals.messages.min())
-    decided = decide_many(probabilities, costs, roles_of(labels)).tolist() if every else []
+    least = min(rows.totals.messages.tolist())
+    roles = roles_of(labels)
     spam = labels.index("spam") if "spam" in labels else None
     found = []
-    lines = zip(names, every, probabilities, decided, strict=True)
-    for index, ((digest, message_id), z, P, at) in enumerate(lines):
+    for index, ((digest, message_id), z) in enumerate(zip(names, every, strict=True)):
+        P = softmax(z)
+        decision = decide(P, costs, roles)
         winner = P.index(max(P))
         for_against = sides(labels, z)
         s, h = for_against
@@ -165,7 +165,7 @@ def _verdicts(rows: _Rows, costs: Costs, names: list[tuple[bytes, str]]) -> list
                 label=labels[winner],
                 probability=P[winner if spam is None else spam],
                 log_odds=z[s] - z[h],
-                decision=at_least(DECISIONS[at], "unsure") if partly else DECISIONS[at],
+                decision=at_least(decision, "unsure") if partly else decision,
                 evidence=known[index] * least,
                 labels=labels,
                 z=tuple(z),
