@@ -64,7 +64,7 @@ class _DeliveryProcess:
         self._shared.set_state(slot, ProcessState.READY)
         while not child_loop.stop.is_set():
             self._shared.beat(slot)
-            self._shared.set_open(slot, len(server.agent.sessions))
+            self._shared.set_open(slot, server.open_sessions)
             try:
                 await asyncio.wait_for(child_loop.stop.wait(), TICK_S)
             except TimeoutError:

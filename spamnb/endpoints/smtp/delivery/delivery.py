@@ -38,7 +38,6 @@ from spamnb.endpoints.smtp.delivery.logins import FailedLogins, Passwords
 from spamnb.endpoints.smtp.delivery.params import DeliveryParams
 from spamnb.endpoints.smtp.delivery.ports import AgentDeps
 from spamnb.endpoints.smtp.delivery.recipients import RecipientMailbox, Recipients
-from spamnb.endpoints.smtp.delivery.session import DeliverySession
 from spamnb.endpoints.smtp.delivery.types import IncomingMessage, LoggedIn
 from spamnb.errors import PeerError, StoreError, UserError, incident_id
 from spamnb.service.feedback.report_parser import FeedbackReport, ReportedMessage, read_report
@@ -69,7 +68,6 @@ class DeliveryAgent:
     def __init__(self, config: DeliveryParams, deps: AgentDeps) -> None:
         self.deps = deps
         self.stopping = False
-        self.sessions: set[DeliverySession] = set()
         self.empty = asyncio.Event()
         """set while no session is open"""
         self.empty.set()
@@ -102,33 +100,34 @@ class DeliveryAgent:
 
     # -- connections ----------------------------------------------------------------------------
 
-    def admit(self, session: DeliverySession) -> bool:
-        """Whether the connection is accepted."""
-        config, customer = self.config, network_of(session.peer)
-        session.is_stranger = not self._peers.contains(session.peer)
+    def is_peer(self, address: str) -> bool:
+        """Whether a client is in `peers`, so that it may name the client of a message."""
+        return self._peers.contains(address)
+
+    def admit(self, address: str, *, is_stranger: bool) -> bool:
+        """Count a connection; False if it is not accepted."""
+        config, customer = self.config, network_of(address)
         full = bool(self._open.full(customer, config.connections, config.connections))
-        if session.is_stranger and not full:
+        if is_stranger and not full:
             most, each = config.connections // 2, config.connections_per_address
             full = bool(self._strangers.full(customer, most, each))
         if self.stopping or full:
             self.deps.meters.count("connections_refused")
             return False
-        self.sessions.add(session)
         self.empty.clear()
-        for connections in self._counts_of(session):
+        for connections in self._counts_of(is_stranger=is_stranger):
             connections.enter(customer)
         return True
 
-    def _counts_of(self, session: DeliverySession) -> tuple[OpenConnections, ...]:
-        return (self._open, self._strangers) if session.is_stranger else (self._open,)
+    def _counts_of(self, *, is_stranger: bool) -> tuple[OpenConnections, ...]:
+        return (self._open, self._strangers) if is_stranger else (self._open,)
 
-    def leave(self, session: DeliverySession) -> None:
-        """Remove an ended connection."""
-        self.sessions.discard(session)
-        if not self.sessions:
+    def leave(self, address: str, *, is_stranger: bool) -> None:
+        """Stop counting a connection."""
+        for connections in self._counts_of(is_stranger=is_stranger):
+            connections.leave(network_of(address))
+        if not self._open.total:
             self.empty.set()
-        for connections in self._counts_of(session):
-            connections.leave(network_of(session.peer))
 
     def hold(self, more: int, *, is_stranger: bool) -> None:
         """Account for memory of an unfinished message."""
@@ -140,10 +139,6 @@ class DeliveryAgent:
         if is_stranger and self._held_bytes[True] > most // 2:
             return False
         return self._held_bytes.total() <= most
-
-    def may_xforward(self, peer: str) -> bool:
-        """Whether this peer may name the client."""
-        return self._peers.contains(peer)
 
     def find(self, address: str) -> RecipientMailbox | str:
         """The mailbox of an address, or the reply that rejects it."""

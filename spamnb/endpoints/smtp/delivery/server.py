@@ -35,6 +35,7 @@ class Server:
         self._tls = tls_context(config)
         self.agent = DeliveryAgent(config, deps)
         self._servers: list[asyncio.Server] = []
+        self._open_sessions: set[DeliverySession] = set()
 
     async def listen(self, listeners: Sequence[Listener]) -> None:
         """Serve on bound sockets."""
@@ -46,7 +47,12 @@ class Server:
             )
 
     def _session(self, listener: Listener) -> DeliverySession:
-        return DeliverySession(self.agent, self._tls, listener.protocol)
+        return DeliverySession(self.agent, self._tls, listener.protocol, self._open_sessions)
+
+    @property
+    def open_sessions(self) -> int:
+        """The number of open sessions."""
+        return len(self._open_sessions)
 
     def apply_settings(self, config: DeliveryParams) -> None:
         """Take new settings for new connections and transactions; listeners stay."""
@@ -60,12 +66,12 @@ class Server:
         agent.stopping = True
         for server in self._servers:
             server.close()
-        for session in list(agent.sessions):
+        for session in list(self._open_sessions):
             if session.idle:
                 session.say_goodbye(replies.STOPPING)
         with suppress(TimeoutError):
             await asyncio.wait_for(agent.empty.wait(), seconds)
-        for session in list(agent.sessions):
+        for session in list(self._open_sessions):
             session.say_goodbye(replies.STOPPING)
         await asyncio.sleep(0)
         agent.close()

@@ -17,14 +17,14 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections import defaultdict
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from aiosmtpd.smtp import MISSING, SMTP, TLSSetupException
 
 from spamnb.core.mail.envelope import Client
 from spamnb.endpoints.net.address import MailProtocol
 from spamnb.endpoints.smtp.delivery import replies
-from spamnb.endpoints.smtp.delivery.params import DeliveryParams
+from spamnb.endpoints.smtp.delivery.delivery import DeliveryAgent
 from spamnb.endpoints.smtp.delivery.recipients import RecipientMailbox
 from spamnb.endpoints.smtp.delivery.types import DeliveryTransaction, IncomingMessage, LoggedIn
 from spamnb.endpoints.smtp.protocol.address_syntax import XFORWARD, read_client, read_path
@@ -42,49 +42,23 @@ _HANDLING_S: Final = 900.0
 """for the processing after the final dot: each step in it has its own deadline"""
 
 
-class AgentContext(Protocol):
-    """What a session needs of the delivery agent."""
-
-    config: DeliveryParams
-    stopping: bool
-
-    def admit(self, session: DeliverySession) -> bool:
-        """Whether the connection is accepted."""
-
-    def leave(self, session: DeliverySession) -> None:
-        """The connection has ended."""
-
-    def hold(self, more: int, *, is_stranger: bool) -> None:
-        """Account for memory of an unfinished message."""
-
-    def has_room(self, *, is_stranger: bool) -> bool:
-        """Whether the memory for messages is not used up."""
-
-    def may_xforward(self, peer: str) -> bool:
-        """Whether this peer may name the client."""
-
-    def find(self, address: str) -> RecipientMailbox | str:
-        """The mailbox of an address, or the reply that rejects it."""
-
-    async def log_in(self, name: str, password: bytes, peer: str) -> LoggedIn | str:
-        """Check a password; the user, or the reply that rejects it."""
-
-    async def take(self, mail: IncomingMessage) -> list[str]:
-        """Deliver or learn; one reply for each mailbox."""
-
-    def fault(self, error: Exception, peer: str) -> None:
-        """Count and log an internal fault."""
-
-
 class DeliverySession(SMTP):
     """One connection."""
 
     line_length_limit = READ_BYTES
 
-    def __init__(self, agent: AgentContext, tls: Any, protocol: MailProtocol) -> None:
+    def __init__(
+        self,
+        agent: DeliveryAgent,
+        tls: Any,
+        protocol: MailProtocol,
+        open_sessions: set[DeliverySession],
+    ) -> None:
         self.command_size_limits = defaultdict(lambda: COMMAND_BYTES)
         self.command_size_limit = COMMAND_BYTES
         self.agent = agent
+        self._open_sessions = open_sessions
+        """of all listeners; this one is in it while it is admitted"""
         self.protocol = protocol
         self.peer = ""
         self.admitted: bool | None = None
@@ -114,11 +88,13 @@ class DeliverySession(SMTP):
         if self.admitted is None:
             name = transport.get_extra_info("peername")
             self.peer = name[0] if isinstance(name, tuple) else "unix"
-            self.admitted = self.agent.admit(self)
+            self.is_stranger = not self.agent.is_peer(self.peer)
+            self.admitted = self.agent.admit(self.peer, is_stranger=self.is_stranger)
             if not self.admitted:
                 transport.write(replies.BUSY.encode() + b"\r\n")
                 transport.close()
                 return
+            self._open_sessions.add(self)
         self.login, self.helo = None, ""
         super().connection_made(transport)
 
@@ -126,7 +102,8 @@ class DeliverySession(SMTP):
         """End the session."""
         if self.admitted:
             self._account(-self.held_bytes)
-            self.agent.leave(self)
+            self._open_sessions.discard(self)
+            self.agent.leave(self.peer, is_stranger=self.is_stranger)
             self.admitted = False
             super().connection_lost(error)
 
@@ -212,7 +189,7 @@ class DeliverySession(SMTP):
             offers.append("STARTTLS")
         if self._may_log_in():
             offers.append("AUTH PLAIN LOGIN")
-        if self.agent.may_xforward(self.peer):
+        if self.agent.is_peer(self.peer):
             offers.append(f"XFORWARD {XFORWARD}")
         lines = [f"250-{offer}\r\n" for offer in offers[:-1]] + [f"250 {offers[-1]}\r\n"]
         self._writer.write("".join(lines).encode("ascii", "replace"))
@@ -315,7 +292,7 @@ class DeliverySession(SMTP):
 
     async def smtp_XFORWARD(self, arg: str | None) -> None:
         """Take the client's attributes from a trusted peer, for the next message."""
-        if not self.agent.may_xforward(self.peer):
+        if not self.agent.is_peer(self.peer):
             await self.push(replies.NOT_YOU)
         elif not self.idle:
             await self.push(replies.IN_TRANSACTION)
