@@ -264,6 +264,7 @@ def rubbish(spool, count):
         (folder / "inside").touch()
         (spool.folder / f".aside-{number}.spam").mkdir()
         (spool.folder / f".aside-{number}.spam" / "inside").touch()
+        (spool.folder / f".done-{number}.spam").mkdir()
 
 
 def test_rubbish_costs_a_look_two_listings_and_nothing_else(spool, reads):
@@ -279,6 +280,18 @@ def test_rubbish_costs_a_look_two_listings_and_nothing_else(spool, reads):
     assert dict(reads) == alone
     assert alone["scandir"] == 2
     assert (spool.set_aside, spool.waiting()) == (0, 0)
+
+
+def test_few_files_of_a_killed_process_are_deleted_in_one_listing(spool, reads, monkeypatch):
+    """A user can make any number of them; each listing deletes some, until none is left."""
+    monkeypatch.setattr("spamnb.service.feedback.spool._DONE_AT_ONCE", 10)
+    for number in range(25):
+        (spool.folder / f".done-{number}.spam").touch()
+    leave(spool, "a.spam")
+    assert [left.name for left in drained(spool)] == ["a.spam"]
+    assert reads["unlink"] == 10 + 10 + 1  # two listings, and the learnt file
+    assert drained(spool) == []
+    assert list(spool.folder.iterdir()) == []
 
 
 def test_many_bad_files_cost_no_listing_each(spool, reads):
