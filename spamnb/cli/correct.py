@@ -107,13 +107,13 @@ def show(name: str, answer: Answer, *, as_json: bool) -> None:
         say_json({"path": name} | facts | {"state": answer.state, "review": answer.review or None})
         return
     if receipt is None:
-        say(f"queued for review as {answer.review}: {answer.reason}: {safe(name)}")
+        say(safe(f"queued for review as {answer.review}: {answer.reason}: {name}"))
         return
     if not receipt.changed:
-        say(f"unchanged: {receipt.reason}, nothing to undo: {safe(name)}")
+        say(safe(f"unchanged: {receipt.reason}, nothing to undo: {name}"))
         return
     before, after = receipt.before or "untrained", receipt.after or "untrained"
     change = ""
     if receipt.probability_before is not None and receipt.probability_after is not None:
         change = f", {receipt.probability_before:.4f} -> {receipt.probability_after:.4f}"
-    say(f"{before} -> {after}{change}, event {receipt.event}: {safe(name)}")
+    say(safe(f"{before} -> {after}{change}, event {receipt.event}: {name}"))

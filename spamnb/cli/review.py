@@ -98,7 +98,7 @@ def _decide(session: CliSession, do: str, names: tuple[str, ...], *, as_json: bo
             elif as_json:
                 say_json({"path": name, "changed": False, "reason": answer.reason})
             else:
-                say(f"{answer.reason}: {safe(name)}")
+                say(safe(f"{answer.reason}: {name}"))
 
 
 @command(
