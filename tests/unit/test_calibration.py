@@ -54,6 +54,17 @@ def test_a_young_model_stays_careful():
     assert maturity(totals) == 1
 
 
+@pytest.mark.parametrize("corrections", [5, 20])
+def test_a_persons_corrections_move_the_calibration_by_little(corrections):
+    """It depends on the number of messages alone: 20 corrections move no lead by more than .35."""
+    most = MORE * corrections / FEW
+    for messages in range(0, 2 * FEW, 5):
+        before, after = min(1, messages / FEW), min(1, (messages + corrections) / FEW)
+        for lead in np.linspace(0, 30, 121).tolist():
+            moved = calibrated([0.0, lead], after)[1] - calibrated([0.0, lead], before)[1]
+            assert 0 <= moved <= most + 1e-9
+
+
 def test_three_labels_keep_their_proportions():
     """All scores of a message are multiplied by one factor, so clues can share it."""
     joint = [0.5, 6.0, -3.0]
