@@ -10,6 +10,7 @@ from spamnb.core.model.events import BIAS_ONE
 from spamnb.core.model.kinds import KINDS
 from spamnb.core.model.scoring import KNOWN, SHARE, joint_lead, maturity, probabilities
 from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.engine.scoring import score_examples
 from spamnb.store.memory import MemoryStore
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
@@ -90,6 +91,28 @@ def test_only_what_is_asked_for_is_named(model):
     assert len(verdict.clues(5)) == len(named) == 5
     assert added_up(verdict) == pytest.approx(verdict.log_odds, abs=CLOSE)
     assert verdict.clue_count == len(verdict.clues()) > 5
+
+
+def test_texts_are_looked_up_only_for_an_explained_verdict(model):
+    """A verdict from ids alone, as corrections need it, reads no vocabulary and has no clues."""
+    example = model.example(NEW[0])
+
+    class Unnamed:
+        def __init__(self, view):
+            self.view = view
+
+        def __getattr__(self, name):
+            return getattr(self.view, name)
+
+        def words(self, *_):
+            raise AssertionError("texts were looked up")
+
+    with model.store.read() as view:
+        [verdict] = score_examples(model.recipe, model.costs, Unnamed(view), [example])
+        [told] = score_examples(model.recipe, model.costs, view, [example], explained=True)
+    assert verdict == told
+    assert (verdict.clues(), verdict.clue_count) == ([], 0)
+    assert told.clue_count == len(told.clues()) > 5
 
 
 def verdict_ids(model, raw):

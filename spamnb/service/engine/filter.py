@@ -197,7 +197,7 @@ class Filter:
             return self.score(ref, remember=False)
         example = find_example(self.store, self.history, ref)
         with self.store.read() as view:
-            return score_examples(self.recipe, self.costs, view, [example])[0]
+            return score_examples(self.recipe, self.costs, view, [example], explained=True)[0]
 
     def remember(
         self,

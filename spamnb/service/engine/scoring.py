@@ -40,11 +40,14 @@ class _Rows(NamedTuple):
     totals: Totals
     records: Records
     view: RowView
-    word: WordOf
+    word: WordOf | None
+    """None if no clues are needed"""
     partly: frozenset[int]
     """indexes of the messages that were parsed only in part"""
 
-    def explain(self, index: int, for_against: tuple[int, int], count: int | None) -> Clues:
+    def explain(
+        self, word: WordOf, index: int, for_against: tuple[int, int], count: int | None
+    ) -> Clues:
         """Return the strongest clues of one message; `count` None returns all."""
         start, stop = int(self.view.offsets[index]), int(self.view.offsets[index + 1])
         rows = self.view.rows[start:stop]
@@ -56,7 +59,7 @@ class _Rows(NamedTuple):
         nats, bias = shares(self.recipe, self.totals, records, alone, for_against)
         clues = []
         for entry in np.argsort(-np.abs(nats), kind="stable")[:count].tolist():
-            place, text = self.word(int(rows[entry]))
+            place, text = word(int(rows[entry]))
             shown = location_shown(place), text_shown(place, text)
             clues.append(Clue(*shown, float(nats[entry])))
         return Clues(tuple(clues), bias, len(nats))
@@ -116,9 +119,17 @@ def _selected(records: Records, rows: NDArray[np.integer[Any]]) -> Records:
 
 
 def score_examples(
-    recipe: Recipe, costs: Costs, snapshot: ReadView, examples: Sequence[Example]
+    recipe: Recipe,
+    costs: Costs,
+    snapshot: ReadView,
+    examples: Sequence[Example],
+    *,
+    explained: bool = False,
 ) -> list[Verdict]:
-    """Return the verdicts on messages of which only ids are known; texts are looked up."""
+    """Return the verdicts on messages of which only ids are known.
+
+    Only with `explained` they have clues, because looking up the texts takes half of the time.
+    """
     flat = [part for example in examples for part in example.ids]
     ids, places = distinct(flat)
     rows_of = np.concatenate(places) if places else np.zeros(0, np.int64)
@@ -130,6 +141,13 @@ def score_examples(
         np.array([len(part) for part in flat], np.int64),
         np.concatenate(times) if times and recipe.occurrences else None,
     )
+    word = _looked_up(snapshot, ids) if explained else None
+    partly = _partly(recipe, ids, view)
+    rows = _Rows(recipe, snapshot.totals(), snapshot.gather(ids), view, word, partly)
+    return _verdicts(rows, costs, [(example.digest, example.message_id) for example in examples])
+
+
+def _looked_up(snapshot: ReadView, ids: Ids) -> WordOf:
     texts = snapshot.words(ids)
 
     def word(row: int) -> tuple[TokenLocation, bytes]:
@@ -140,9 +158,7 @@ def score_examples(
             else (TokenLocation.MARK, b"%016x" % int(ids[row]))
         )
 
-    partly = _partly(recipe, ids, view)
-    rows = _Rows(recipe, snapshot.totals(), snapshot.gather(ids), view, word, partly)
-    return _verdicts(rows, costs, [(example.digest, example.message_id) for example in examples])
+    return word
 
 
 def _verdicts(rows: _Rows, costs: Costs, names: list[tuple[bytes, str]]) -> list[Verdict]:
@@ -172,7 +188,7 @@ def _verdicts(rows: _Rows, costs: Costs, names: list[tuple[bytes, str]]) -> list
                 digest=digest,
                 message_id=message_id,
                 reason=PARTLY_READ if partly else "",
-                _explain=_Explanation(rows, index, for_against),
+                _explain=rows.word and _Explanation(rows, rows.word, index, for_against),
             )
         )
     return found
@@ -183,11 +199,12 @@ class _Explanation:
     """Computes the clues of one verdict on request."""
 
     rows: _Rows
+    word: WordOf
     index: int
     for_against: tuple[int, int]
 
     def __call__(self, count: int | None) -> Clues:
-        return self.rows.explain(self.index, self.for_against, count)
+        return self.rows.explain(self.word, self.index, self.for_against, count)
 
 
 def _known_shares(records: Records, view: RowView) -> list[float]:
