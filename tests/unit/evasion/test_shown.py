@@ -104,6 +104,23 @@ def test_what_no_program_shows_parts_no_word(sign: str) -> None:
     assert found_in("text/plain; charset=utf-8", torn.encode()) >= PAYLOAD
 
 
+SMALL = str.maketrans("abcdefghijklmnoprstuvwyz", "ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ")
+STYLES = {
+    "small capitals": TEXT.translate(SMALL),
+    "in black circles": TEXT.translate({97 + n: 0x1F150 + n for n in range(26)}),
+    "in black squares": TEXT.translate({97 + n: 0x1F170 + n for n in range(26)}),
+    "from right to left": f"\u202e{TEXT[::-1]}\u202c",
+    "words from right to left": " ".join(f"\u202e{word[::-1]}\u202c" for word in WORDS),
+    "lines from right to left": "\n".join(f"\u202e{word[::-1]}" for word in WORDS),
+}
+
+
+@pytest.mark.parametrize("text", STYLES.values(), ids=STYLES)
+def test_styled_letters_and_their_order_are_read_as_shown(text: str) -> None:
+    """Letters of a style are plain letters; an override to the left is undone."""
+    assert found_in("text/plain; charset=utf-8", text.encode()) >= PAYLOAD
+
+
 @pytest.mark.parametrize("end", ["=\r", "= \t\r", "=\n", "= \n", "=\r\n"], ids=ascii)
 def test_a_soft_line_end_takes_no_text_with_it(end: str) -> None:
     """Mail programs read on after a bare CR, too."""
