@@ -37,6 +37,8 @@ I64 = NDArray[np.int64]
 _PIECES = LINE_BYTES // 8
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
+_HIGH_HALF = ~_LOW_HALF
+_EIGHT_BYTES = np.dtype("<u8")
 _FIRST_BYTES = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 _CUT_NAME = b"cut:"
 
@@ -82,7 +84,7 @@ class Key:
         numbers = np.frombuffer(random_bytes, "<u8").astype(np.uint64).reshape(_PIECES, 2, 2)
         self.pieces = np.ascontiguousarray(numbers.transpose(2, 1, 0))
         """[first or second half of a piece's eight bytes, high or low sum, piece]"""
-        self.first_pieces = self.pieces[:, :, :1]
+        self.first_pieces = tuple(self.pieces[:, :, :1])
         self._secret = hashlib.blake2b(secret, digest_size=32).digest()
         self._seeds = _NO_SEEDS
         self.cut = self._seed_of((TokenLocation.BODY, _CUT_NAME))[:, None]
@@ -95,7 +97,7 @@ class Key:
         if None in found:
             seeds = self._seeds = self._with(seeds, set(where))
             found = list(map(seeds.line.get, where))
-        return seeds, np.array(found, np.intp)
+        return seeds, np.fromiter(found, np.intp, len(found))
 
     def _with(self, seeds: _Seeds, where: set[tuple[TokenLocation, bytes]]) -> _Seeds:
         if len(seeds.line) > SEEDS_KEPT:
@@ -333,7 +335,7 @@ def _finish(sums: U64) -> U64:
 
 def _at_any_byte(text: bytes) -> U64:
     """The text as overlapping 64-bit little-endian pieces, one for each byte."""
-    return np.ndarray((len(text) - 7,), np.dtype("<u8"), text, strides=(1,))
+    return np.ndarray((len(text) - 7,), _EIGHT_BYTES, text, strides=(1,))
 
 
 def _hash(key: Key, text: bytes, starts: I64, sizes: I64, seeds: U64) -> U64:
@@ -355,7 +357,7 @@ def _hash(key: Key, text: bytes, starts: I64, sizes: I64, seeds: U64) -> U64:
         for sums, some in zip(seeds, np.add.reduceat(more, stop - count, axis=1), strict=True):
             sums[longer] += some
     high, low = seeds
-    high &= ~_LOW_HALF
+    high &= _HIGH_HALF
     low >>= _HALF
     high |= low
     return _finish(high)

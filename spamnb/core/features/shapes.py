@@ -218,8 +218,9 @@ def hops_in(lines: Iterable[bytes]) -> list[Hop]:
     """The clients that these lines name."""
     found = []
     for match in filter(None, map(_HOP.match, lines)):
-        helo, reverse = match[1].lower(), (match[2] or b"").lower()
-        found.append(Hop(helo, reverse, match[3] or b"", registered(helo), registered(reverse)))
+        helo, reverse, address = match.groups(b"")
+        helo, reverse = helo.lower(), reverse.lower()
+        found.append(Hop(helo, reverse, address, registered(helo), registered(reverse)))
     return found
 
 
@@ -285,7 +286,7 @@ def sender_lines(
     words = _NAME_WORD.findall(author.name)[:NAME_WORDS]
 
     def named(where: bytes) -> bool:
-        return any(word in where for word in words)
+        return any(map(where.__contains__, words))
 
     found = [_fact(b"name-s", named(subject)), _fact(b"name-t", named(text))]
     if author.host:

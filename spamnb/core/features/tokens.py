@@ -195,15 +195,14 @@ def marks(message: Message, names: list[bytes]) -> list[str]:
     first = dict(reversed(message.headers[:HEADERS_READ]))
     hops = names.count(b"received")
     parts = message.parts
-    letters = links = images = hidden = 0
-    lines = [0]
+    letters = links = images = hidden = longest = 0
     for part in parts:
         letters += len(part.text)
-        lines += map(len, part.text[:TEXT_MEASURED].splitlines())
+        lines = part.text[:TEXT_MEASURED].splitlines()
+        longest = max(longest, max(map(len, lines), default=0))
         links += len(part.links)
         images += len(part.images)
         hidden += len(part.hidden)
-    longest = max(lines)
     found = [mark_of(oddity) for oddity in message.oddities]
     found += [missing for name, missing in _EXPECTED if name not in first]
     found += (

@@ -266,7 +266,8 @@ def remove_hidden(tree: Any, low: bytes) -> list[str]:
     if b"<style" in low:
         sheets = ",".join(_class_selectors(low))
         texts += _remove(tree, sheets, _is_sheet_hiding, limits.HIDDEN_NODES)
-    page = _page_colour(low)
-    is_unreadable = partial(_is_unreadable, page=page)
-    texts += _remove(tree, _same_colour_selector(low), is_unreadable, limits.COLOURED_NODES)
+    coloured = _same_colour_selector(low)
+    if coloured:
+        is_unreadable = partial(_is_unreadable, page=_page_colour(low))
+        texts += _remove(tree, coloured, is_unreadable, limits.COLOURED_NODES)
     return [text for text in texts if text]

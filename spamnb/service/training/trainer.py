@@ -48,7 +48,7 @@ from spamnb.store.maintenance import trim
 BATCH = 6144
 """Messages in a transaction. Each transaction rewrites most pages of a small store: two for 6,046
 messages made a file of 49 MB, one makes 37 MB and takes a tenth less time. While 100,000 messages
-are learnt, all processes together use 251 MB of memory."""
+are learnt, all processes together use 274 MB of memory."""
 CHUNK = 256
 """Messages learnt together within a transaction, while the next ones are parsed: 171 us a message
 with 256, 512 and 1,024 of them, 192 with 128."""
