@@ -62,9 +62,13 @@ def homes(tmp_path_factory):
 
 def test_good_mail_survives_the_attack(homes):
     """A dictionary labelled as spam by a trusted person costs no ham, because steps are spread."""
-    with Filter.open(homes / "attacked", readonly=True, history=False) as model:
-        verdicts = list(model.score_many([raw for raw, _ in read("ham", 100, 200)]))
-    assert sum(verdict.label == "spam" for verdict in verdicts) <= 1
+    lost = {}
+    for name in ("clean", "attacked"):
+        with Filter.open(homes / name, readonly=True, history=False) as model:
+            verdicts = list(model.score_many([raw for raw, _ in read("ham", 100, 200)]))
+        lost[name] = sum(verdict.label == "spam" for verdict in verdicts)
+        assert all(verdict.decision in ("deliver", "unsure") for verdict in verdicts)
+    assert lost["attacked"] <= lost["clean"]
 
 
 def test_undoing_the_attacker_restores_the_counts_of_the_clean_model(homes):

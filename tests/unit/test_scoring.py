@@ -8,7 +8,15 @@ import pytest
 
 from spamnb.core.model.events import BIAS_ONE
 from spamnb.core.model.kinds import KINDS
-from spamnb.core.model.scoring import KNOWN, SHARE, joint_lead, maturity, probabilities
+from spamnb.core.model.scoring import (
+    COMMON,
+    KNOWN,
+    SHARE,
+    correction_weights,
+    joint_lead,
+    maturity,
+    probabilities,
+)
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.engine.scoring import score_examples
 from spamnb.store.memory import MemoryStore
@@ -298,3 +306,16 @@ def test_an_expert_learns_from_its_own_mistake(tmp_path):
     )
     assert sent > 2 * written > 0
     assert event.delta.bias[1, 1] > event.delta.bias[0, 1]
+
+
+def test_a_correction_counts_less_the_more_every_label_contains_its_feature():
+    """In full for features of one label alone, and by the label that contains it least."""
+    counts = np.array([[0, 1, 100, 100, 100], [0, 0, 0, 10, 50]], np.float64)
+    weights = correction_weights(np.array([100, 50]), counts)
+    assert weights == pytest.approx([1, 1, 1, 1 / (1 + COMMON / 5), 1 / (1 + COMMON)], abs=1e-15)
+
+
+def test_without_messages_of_a_label_corrections_count_in_full():
+    """A model that knows one label alone learns it as any other."""
+    counts = np.array([[3.0, 1.0], [0.0, 0.0]])
+    assert correction_weights(np.array([3, 0]), counts).tolist() == [1, 1]

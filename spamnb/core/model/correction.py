@@ -57,6 +57,8 @@ class FeatureHolders(NamedTuple):
     ids: tuple[Ids, ...]
     holders: Floats
     """[m] the number of messages that contain each feature"""
+    weights: Floats
+    """[m] what a correction of each feature counts"""
     own: np.uint64
     """the feature that only this message has"""
 
@@ -68,16 +70,17 @@ def correction_updates(
 
     If the message's own feature is not among its ids (an import), the rarest ones take its place.
     """
-    ids, holders, own = message
+    ids, holders, weights, own = message
     ends = np.cumsum([len(part) for part in ids])[:-1]
     alone = [part == own for part in ids]
     if not any(part.any() for part in alone):
         alone = np.split(holders == holders.min(initial=np.inf), ends)
     few = np.split(holders <= RARE_MESSAGES, ends)
     rare = [part & ~mine for part, mine in zip(few, alone, strict=True)]
-    reach = _reach(ids, rare)
+    parts = np.split(weights, ends)
+    reach = _reach(parts, rare)
     slope = min(nats / reach, RARE_STEPS * recipe.eta) if reach else 0.0
-    rest = (nats - slope * reach) / (_reach(ids, alone) or 1.0)
+    rest = (nats - slope * reach) / (_reach(parts, alone) or 1.0)
     return tuple(
         _rehearsal_update(recipe, ids, chosen, size, label)
         for chosen, size in ((rare, slope), (alone, rest))
@@ -85,10 +88,12 @@ def correction_updates(
     )
 
 
-def _reach(ids: tuple[Ids, ...], chosen: Sequence[np.ndarray]) -> float:
+def _reach(weights: Sequence[Floats], chosen: Sequence[np.ndarray]) -> float:
     """What a slope of one on the chosen features adds to the message's score."""
     return SHARE * float(
-        sum(mask.sum() / max(len(part), 1) for part, mask in zip(ids, chosen, strict=True))
+        sum(
+            part[mask].sum() / max(len(part), 1) for part, mask in zip(weights, chosen, strict=True)
+        )
     )
 
 

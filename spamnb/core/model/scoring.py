@@ -3,8 +3,9 @@
 Three kinds, chosen when a model is made: the two classical event models (`likelihood/`), and the
 default, *corrected*. Each group g of features is an expert: naive Bayes evidence, averaged over the
 group and multiplied by a temperature, plus corrections learnt from the expert's own errors:
-    z_gk = b_gk + tau_g E_gk + sum_{f in g} w[f,k] / sqrt(s_g),   j_k = SHARE sum_g z_gk
+    z_gk = b_gk + tau_g E_gk + sum_{f in g} c_f w[f,k] / sqrt(s_g),   j_k = SHARE sum_g z_gk
     E_gk = sum_{f in g} r_f log p(f|k) / s_g^kappa,   r_f = n_f / (n_f + r)
+    c_f = 1 / (1 + COMMON min_k n[f,k] / N_k)
     s_g = min(|x_g|, KNOWN * the known features of x_g), at least 1
 Experts learn from j, the joint score. The score z of the verdict is j calibrated, and
 P = softmax(z).
@@ -57,12 +58,17 @@ OWN = 0.7
 KNOWN = 4
 """Evidence and corrections are averaged over at most so many times the known features of a group,
 so that unknown words in a spam do not reduce the weight of the others (docs/decisions/0032)."""
-LOW = 0.86
+COMMON = 2.0
+"""The correction of a feature that all messages of each label contain counts 1 / (1 + COMMON): it
+tells nothing, but every step moves it. With 0, 1-AUC is 4 to 14 % higher on shuffled mail, 16 % on
+mistakes alone, and more than twice as high on all ham followed by all spam (docs/decisions/0039).
+"""
+LOW = 0.92
 """The factor of a lead. With 1, fewer messages are doubtful and taught: 1-AUC where only those are
 taught is a tenth higher."""
-SURE = 2.5
+SURE = 2.4
 """The lead above which each nat counts more; multiplied by LOW, it is odds of 9 to 1."""
-GAIN, MORE = 1.5, 1.75
+GAIN, MORE = 1.5, 1.9
 """How much is added for each nat above SURE, and at most for all of them: enough to file the spam
 that the model is sure of. Without a limit, a ham of the SpamAssassin corpus would be rejected."""
 FEW = 100
@@ -102,6 +108,12 @@ def _evidence(
     return np.asarray(logs)
 
 
+def correction_weights(messages: NDArray[np.int64], counts: Floats) -> Floats:
+    """[F] c_f, what the corrections of features count, from their counts [K, F]."""
+    shares = counts / np.maximum(messages, 1)[:, None]
+    return np.asarray(1 / (1 + COMMON * np.minimum.reduce(shares)))
+
+
 def _by_group(values: Floats, sizes: Sequence[int]) -> list[list[float]]:
     """[G][K] sums of values [K, m] over the features of each group; 0 for an empty group."""
     starts = itertools.accumulate(sizes, initial=0)
@@ -130,11 +142,12 @@ def _values(
     n: NDArray[np.number[Any]],
     w: NDArray[np.number[Any]],
 ) -> Floats:
-    """[2K + 1, F] evidence, corrections, and whether the feature is known, from n and w [K, F]."""
+    """[2K + 1, F] evidence, c w, and whether the feature is known, from n and w [K, F]."""
     counts = np.asarray(n, np.float64, order="C")
     holders = np.add.reduce(counts)
     logs = _evidence(recipe, totals.messages, counts, holders)
-    return np.concatenate((logs, w, holders[None] > 0), dtype=np.float64)
+    corrections = w * correction_weights(totals.messages, counts)
+    return np.concatenate((logs, corrections, holders[None] > 0), dtype=np.float64)
 
 
 def _span(size: int, known: float) -> float:

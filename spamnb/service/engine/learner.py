@@ -39,6 +39,7 @@ from spamnb.core.model.events import (
 )
 from spamnb.core.model.scoring import (
     RowView,
+    correction_weights,
     doubt,
     joint_lead,
     maturity,
@@ -223,9 +224,12 @@ class Learner:
             return update
         margin = joint_lead(self._margins[self._roles[label]], maturity(training_rows.totals))
         nats = missing_nats(seen.joint, label, margin)
-        holders = message_rows.cells[: len(recipe.labels)].sum(axis=0)
+        counts = message_rows.cells[: len(recipe.labels)]
         message = FeatureHolders(
-            plan.example.ids, holders, digest_id(self._key, plan.example.digest)
+            plan.example.ids,
+            counts.sum(axis=0),
+            correction_weights(training_rows.totals.messages, counts),
+            digest_id(self._key, plan.example.digest),
         )
         rehearsals = correction_updates(recipe, message, label, nats)
         more = self._no_update()._replace(rehearsals=rehearsals)
