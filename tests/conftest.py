@@ -16,7 +16,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROJECT = Path(__file__).resolve().parent.parent
-LONG = {"cli", "faults", "mail", "test_docs.py", "test_scripts.py"}
+LONG = ("mail", "test_scripts.py", "test_docs.py", "faults", "cli")
+"""folders and files that take long, the longest first"""
 pytest_plugins = ["support.fixtures"]
 
 
@@ -44,7 +45,12 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     """Run the files that take long first: at the end one of them would keep one core busy."""
-    items.sort(key=lambda item: not LONG & set(item.path.relative_to(PROJECT / "tests").parts))
+
+    def rank(item):
+        parts = item.path.relative_to(PROJECT / "tests").parts
+        return min((LONG.index(part) for part in parts if part in LONG), default=len(LONG))
+
+    items.sort(key=rank)
 
 
 @pytest.fixture(scope="session")

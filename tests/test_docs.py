@@ -7,10 +7,10 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from support.waiting import LIMIT_S, until
 
 import spamnb
 import spamnb.bayes
@@ -88,16 +88,14 @@ def test_every_command_for_the_daemon_works(place):
     with (place / "log").open("w") as log:
         daemon = subprocess.Popen(serve, env=environment(place), cwd=PROJECT, stderr=log)
     try:
-        end = time.monotonic() + 60
-        while " ready " not in (place / "log").read_text():
-            assert daemon.poll() is None, (place / "log").read_text()
-            assert time.monotonic() < end, (place / "log").read_text()
-            time.sleep(0.05)
+        log = place / "log"
+        until(lambda: " ready " in log.read_text() or daemon.poll() is not None, "the daemon")
+        assert daemon.poll() is None, log.read_text()
         for command in commands:
             works(command, place)
     finally:
         daemon.terminate()
-        assert daemon.wait(60) == 0
+        assert daemon.wait(LIMIT_S) == 0
 
 
 def test_the_python_of_the_readme_works(place, monkeypatch, capsys):

@@ -8,10 +8,10 @@ import smtplib
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from support.waiting import LIMIT_S, until
 
 PROJECT = Path(__file__).resolve().parent.parent
 PARTS = ("scripts/run", "scripts/setup.sh", "scripts/make-sample", "scripts/mailcraft.py")
@@ -51,12 +51,9 @@ def stamp():
     return f"printf '%s\\n' {wanted}"
 
 
-def wait_for(running, output, text, seconds=60):
-    end = time.monotonic() + seconds
-    while text not in output.read_text():
-        assert running.poll() is None, output.read_text()
-        assert time.monotonic() < end, output.read_text()
-        time.sleep(0.1)
+def wait_for(running, output, text):
+    until(lambda: text in output.read_text() or running.poll() is not None, text)
+    assert running.poll() is None, output.read_text()
 
 
 def test_the_commands_that_it_prints_work(clone):
@@ -84,9 +81,9 @@ def test_the_commands_that_it_prints_work(clone):
         assert b"X-Spamnb-Verdict: junk; label=spam" in arrived[0].read_bytes()
     finally:
         os.killpg(running.pid, signal.SIGINT)
-        assert running.wait(60) == 0, output.read_text()
+        assert running.wait(LIMIT_S) == 0, output.read_text()
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.1", front), 5)
+        socket.create_connection(("127.0.0.1", front), LIMIT_S)
 
 
 def found(environment):

@@ -327,7 +327,7 @@ def test_a_correction_works_immediately_and_can_be_undone(home):
 
 
 def test_correct_takes_pipes_ids_and_signatures(home, tmp_path):
-    """A mail program's pipe, a message id or our header is enough."""
+    """A mail program's pipe, a message id or the signature header is enough."""
     new = tmp_path / "new.eml"
     new.write_bytes(b"Message-ID: <new@x.test>\nSubject: offer\n\nunseen words here\n")
     signature = spamnb(home, "score", "--remember", "--json", new).json[0]["signature"]

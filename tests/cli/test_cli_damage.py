@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from support.cli import HAM, ONE_HAM, PROGRAM, SPAM, environment, forked, spamnb
+from support.waiting import LIMIT_S
 
 from spamnb.cli.child_process import GUARDED, command_of
 
@@ -79,7 +80,7 @@ def damaged(request, sound, tmp_path):
 @pytest.mark.parametrize(
     "arguments", [("check",), ("stats",), ("backup", "copy"), ("export", "text")]
 )
-def test_a_damaged_model_is_told_in_one_line(damaged, arguments, tmp_path):
+def test_a_damaged_model_is_reported_in_one_line(damaged, arguments, tmp_path):
     """A command that reads the whole model reports damage in one line with exit 3."""
     done = forked(damaged, *arguments, cwd=tmp_path)
     assert done.code in ({FOUND, STORE_FAILED} if arguments == ("check",) else {0, STORE_FAILED})
@@ -89,14 +90,14 @@ def test_a_damaged_model_is_told_in_one_line(damaged, arguments, tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [("score", str(ONE_HAM)), ("explain", str(ONE_HAM))])
-def test_one_message_is_judged_or_the_damage_is_told(damaged, arguments):
+def test_one_message_is_judged_or_the_damage_is_reported(damaged, arguments):
     """A verdict needs few pages; if one of them is damaged, the command reports it."""
     done = forked(damaged, *arguments)
     assert done.code in {0, STORE_FAILED}
     assert done.code == 0 or len(done.err.splitlines()) == 1
 
 
-def test_an_abort_of_the_engine_is_told(sound, tmp_path):
+def test_an_abort_of_the_engine_is_reported(sound, tmp_path):
     """The line contains LMDB's message; the exit code makes a mail system try again."""
     code = (
         "import ctypes, sys\n"
@@ -111,7 +112,7 @@ def test_an_abort_of_the_engine_is_told(sound, tmp_path):
     for arguments, code_wanted in ((("check",), STORE_FAILED), (("score", "--exit-code"), 75)):
         done = subprocess.run(
             [PROGRAM[0], "-c", code, *arguments], capture_output=True, text=True, check=False,
-            env=environment(), timeout=60,
+            env=environment(), timeout=LIMIT_S,
         )  # fmt: skip
         assert done.returncode == code_wanted
         before, message = done.stderr.splitlines()
@@ -128,7 +129,7 @@ def test_signals_reach_the_command(sound, number):
     ) as process:  # fmt: skip
         assert process.stdin is not None
         process.send_signal(number)
-        process.communicate(b"Subject: x\n\ny\n", timeout=60)
+        process.communicate(b"Subject: x\n\ny\n", timeout=LIMIT_S)
     assert process.returncode in {-number, 130, 0}
 
 

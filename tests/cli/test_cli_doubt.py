@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from support.cli import PROGRAM, SAMPLE, environment, spamnb
+from support.waiting import LIMIT_S
 
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.requests import Source
@@ -73,7 +74,7 @@ def answered(home, keys):
     os.write(inside, keys)
     command = [*PROGRAM, "--home", str(home), "doubt", "--user", "mallory", "--ask"]
     done = subprocess.run(
-        command, stdin=outside, capture_output=True, check=False, timeout=60, env=environment()
+        command, stdin=outside, capture_output=True, check=False, timeout=LIMIT_S, env=environment()
     )
     os.close(inside)
     os.close(outside)

@@ -72,18 +72,21 @@ def test_what_is_for_ham_and_spam_is_refused_for_other_labels(arguments):
 
 
 def test_feedback_protocols_and_the_loss_bound(tmp_path, few):
-    """Every feedback option runs; too little evidence for the ham loss bound is reported."""
+    """Every feedback option runs; too little evidence for the ham loss bound is reported.
+
+    The bound of the command line and that of the settings are in force.
+    """
     for arguments in (["--feedback", "delayed", "--delay", "20"], ["--feedback", "partial"],
                   ["--protocol", "folds", "--jobs", "2"]):  # fmt: skip
         out = run("evaluate", *arguments, *few).out
         assert "Not enough evidence yet" in out
-    out = run("evaluate", "--one-in", 20, HAM, SPAM).out
+    settings = tmp_path / "s.toml"
+    settings.write_text("[ham_loss]\none_in = 30\n")
+    out = run("--config", settings, "evaluate", "--one-in", 20, HAM, SPAM).out
     assert "Least possible error: of 200 messages" in out
     assert "At most 1 in 20" in out
     assert "costs.junk" in out
-    settings = tmp_path / "s.toml"
-    settings.write_text("[ham_loss]\none_in = 20\n")
-    assert "At most 1 in 20" in run("--config", settings, "evaluate", HAM, SPAM).out
+    assert "At most 1 in 30" in run("--config", settings, "evaluate", HAM, SPAM).out
 
 
 def test_the_loss_bound_is_applied(tmp_path, home):
@@ -199,12 +202,12 @@ def test_tune_takes_a_minute_at_most():
     assert done["seconds"] < 60
 
 
-def test_tune_applies_what_is_confirmed(home):
+def test_tune_applies_what_is_confirmed(home, few):
     """--apply relearns the model with better constants and keeps the old model."""
     run("relearn", "--set", "eta=0.05", "--yes", home=home)
-    done = run("tune", HAM, SPAM, "--tries", 20, "--apply", home=home)
+    before = run("stats", "--json", home=home).json[0]["constants"]
+    done = run("tune", *few, "--tries", 10, "--apply", home=home)
     assert "confirmed" in done.out
     assert "400 messages relearnt" in done.err
-    constants = run("stats", "--json", home=home).json[0]["constants"]
-    assert constants["eta"] > 0.05
+    assert run("stats", "--json", home=home).json[0]["constants"] != before
     assert run("check", home=home).code == 0

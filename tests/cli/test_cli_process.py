@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.cli import HAM, ONE_HAM, ONE_SPAM, PROGRAM, PROJECT, SAMPLE, SPAM, environment, program
+from support.waiting import LIMIT_S
 
 
 def cost(home, *arguments):
@@ -88,7 +89,7 @@ def test_an_interrupt_keeps_what_was_learnt(trained, tmp_path):
         receipt = running.stdout.readline().decode()
         # It has acknowledged the first message and waits for the second on its standard input.
         running.send_signal(signal.SIGINT)
-        running.wait(timeout=60)  # the standard input stays open: its end would be an answer
+        running.wait(timeout=LIMIT_S)  # the standard input stays open: its end would be an answer
         err = running.stderr.read()
     assert running.returncode == 130
     assert err.decode() == "spamnb: interrupted; all completed training is saved\n"
@@ -105,7 +106,7 @@ def test_an_interrupt_at_the_end_shows_no_traceback(trained):
         with subprocess.Popen(command, env=environment(), **pipes) as running:
             running.stdout.readline()
             running.send_signal(signal.SIGINT)
-            _, err = running.communicate(timeout=60)
+            _, err = running.communicate(timeout=LIMIT_S)
         assert running.returncode in {0, 130}
         assert b"Traceback" not in err
 
@@ -119,7 +120,7 @@ def test_an_interrupt_under_exit_code_is_75(trained):
         running.stdin.write(b"Subject: x\n\n" + b"x" * (1 << 20))
         running.stdin.flush()
         running.send_signal(signal.SIGINT)
-        running.wait(timeout=60)
+        running.wait(timeout=LIMIT_S)
     assert running.returncode == 75
 
 
@@ -131,7 +132,7 @@ def test_a_closed_pipe_ends_quietly(trained):
         assert running.stdout.read(10) == b'{"format":'
         running.stdout.close()
         err = running.stderr.read()
-        running.wait(timeout=60)
+        running.wait(timeout=LIMIT_S)
     assert err == b""
     assert running.returncode == 1
 
@@ -154,7 +155,7 @@ def test_streams_that_are_closed_or_full_make_no_verdict(trained, arguments, shu
     """The exit code stays the same, without a traceback or the report of a bug."""
     command = " ".join(map(str, (*PROGRAM, "--home", trained, *arguments, shut)))
     done = subprocess.run(
-        ["sh", "-c", command], capture_output=True, check=False, env=environment(), timeout=60
+        ["sh", "-c", command], capture_output=True, check=False, env=environment(), timeout=LIMIT_S
     )
     assert (done.returncode, done.stderr.count(b"\n") <= 1) == (code, True), done.stderr
     assert b"bug" not in done.stderr

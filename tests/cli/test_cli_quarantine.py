@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 from support.cli import ONE_SPAM, PROGRAM, environment, spamnb
+from support.waiting import LIMIT_S
 
 from spamnb.core.mail.envelope import Envelope
 from spamnb.service.scanning.quarantine import Quarantine
@@ -20,7 +21,7 @@ RAW = ONE_SPAM.read_bytes()
 def hop():
     """A next hop that takes everything, and its address."""
     listener = socket.create_server(("127.0.0.1", 0))
-    listener.settimeout(20)
+    listener.settimeout(LIMIT_S)
     heard = []
 
     def serve():
@@ -44,7 +45,7 @@ def hop():
     with suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)
     listener.close()
-    thread.join(20)
+    thread.join(LIMIT_S)
 
 
 def kept(home, upstream="", raw=RAW):
@@ -79,8 +80,8 @@ def test_the_list_shows_subjects(home):
         kept(home, raw=b"To: a@b.example\r\nSubject: " + subject + b"\r\n\r\nbody\r\n")
     kept(home, raw=b"To: a@b.example\r\n\r\nSubject: of the body\r\n")
     shown = spamnb(home, "quarantine", "list").lines
-    session_io = ["grüße", "two lines", "\ufffd[31mred", "b.example  " + "x" * 40, "b.example"]
-    assert all(line.endswith(end) for line, end in zip(shown, session_io, strict=True))
+    ends = ["grüße", "two lines", "\ufffd[31mred", "b.example  " + "x" * 40, "b.example"]
+    assert all(line.endswith(end) for line, end in zip(shown, ends, strict=True))
     subjects = [line["subject"] for line in spamnb(home, "quarantine", "list", "--json").json]
     assert subjects == ["grüße", "two lines", "\x1b[31mred", "x" * 500, ""]
 
@@ -103,7 +104,7 @@ def test_the_message_comes_out_byte_for_byte(home):
     raw = b"Subject: x\r\n\r\nbody \xff\x00\r\n"
     command = [*PROGRAM, "--home", str(home), "quarantine", "show", kept(home, raw=raw), "--raw"]
     done = subprocess.run(
-        command, capture_output=True, check=True, timeout=60, env=environment()
+        command, capture_output=True, check=True, timeout=LIMIT_S, env=environment()
     )  # fmt: skip
     assert done.stdout == raw
 

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from support.cli import ONE_HAM, PROGRAM, SAMPLE, environment, spamnb
+from support.waiting import LIMIT_S
 
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.requests import Source
@@ -58,7 +59,7 @@ def test_a_question_goes_to_stderr(home, answer, code, events):
     os.write(ours, answer)
     command = [*PROGRAM, "--home", str(home), "undo", "--user", "mallory"]
     done = subprocess.run(
-        command, stdin=theirs, capture_output=True, check=False, timeout=60, env=environment()
+        command, stdin=theirs, capture_output=True, check=False, timeout=LIMIT_S, env=environment()
     )
     os.close(ours)
     os.close(theirs)

@@ -165,8 +165,8 @@ def test_import_as_new_needs_a_key_and_an_empty_place(home, tmp_path):
     """A new model is made only where none is, and only with its key."""
     plain, keyed = tmp_path / "plain", tmp_path / "keyed"
     spamnb(home, "export", plain)
-    told = spamnb(home, "export", "--with-key", keyed)
-    assert "secret" in told.err
+    exported = spamnb(home, "export", "--with-key", keyed)
+    assert "secret" in exported.err
     assert spamnb(tmp_path / "new", "import", "--as-new", plain).code == 2
     assert spamnb(home, "import", "--as-new", keyed).code == 2
     assert spamnb(tmp_path / "new", "import", "--as-new", keyed).code == 0
@@ -174,7 +174,7 @@ def test_import_as_new_needs_a_key_and_an_empty_place(home, tmp_path):
     assert same == spamnb(home, "score", ONE_SPAM).out
 
 
-def test_a_prior_starts_a_model_and_is_told_apart(trained, tmp_path):
+def test_a_prior_starts_a_model_and_is_distinguished(trained, tmp_path):
     """stats, journal and bisect show what comes from the prior; one undo takes it back."""
     target, new = tmp_path / "prior.jsonl", tmp_path / "new"
     assert spamnb(trained, "export", "--prior", target).code == 0

@@ -4,12 +4,12 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from contextlib import nullcontext
 
 import pytest
 from support.cli import PROGRAM, environment, program, spamnb
 from support.daemon import serve, settings_in
+from support.waiting import LIMIT_S, until
 
 MAIL = "X-Spam-Flag: {flag}\nSubject: {name}\nMessage-ID: <{name}@x>\n\nwords about {name}\n"
 
@@ -38,8 +38,8 @@ def test_once_learns_what_was_moved_since_the_last_run(home):
     assert spamnb(home / "home", "watch", "--once", f"alice={home}/Maildir").lines == []
     one.rename(home / "Maildir/.Junk/cur" / one.name)
     two.rename(home / "Maildir/cur" / two.name)
-    told = spamnb(home / "home", "watch", "--once", "--json", f"alice={home}/Maildir").json
-    assert sorted((one["after"], one["state"]) for one in told) == [
+    answers = spamnb(home / "home", "watch", "--once", "--json", f"alice={home}/Maildir").json
+    assert sorted((one["after"], one["state"]) for one in answers) == [
         ("ham", "learnt"),
         ("spam", "learnt"),
     ]
@@ -48,23 +48,20 @@ def test_once_learns_what_was_moved_since_the_last_run(home):
     assert {(event["user"], event["channel"]) for event in journal} == {("alice", "maildir")}
 
 
-def test_it_watches_until_it_is_told_to_stop(home):
+def test_it_watches_until_sigterm(home):
     """A move is learnt while it runs; SIGTERM is a good end."""
     one = write_message(home, "one")
     command = [*PROGRAM, "--home", home / "home", "watch", "--quiet", "0.1", home / "Maildir"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as running:
         try:
             state = home / "home" / "watch.json"
-            end = time.monotonic() + 20
-            while not state.exists():
-                assert running.poll() is None
-                assert time.monotonic() < end
-                time.sleep(0.02)
+            until(lambda: state.exists() or running.poll() is not None, "its state")
+            assert running.poll() is None
             one.rename(home / "Maildir/.Junk/cur" / one.name)
             assert "-> spam" in running.stdout.readline()
         finally:
             os.kill(running.pid, signal.SIGTERM)
-        assert running.wait(20) == 0
+        assert running.wait(LIMIT_S) == 0
 
 
 def test_a_message_that_the_daemon_refuses_does_not_end_the_watch(home):

@@ -10,6 +10,7 @@ import threading
 
 import pytest
 from support.delivery_agent import MESSAGE, certificate, files, running_agent
+from support.waiting import LIMIT_S
 
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.message import read
@@ -148,7 +149,7 @@ def test_ipv6_is_spoken(mail):
         pytest.skip("no IPv6 here")
     with (
         running_agent(sock=listening, root=str(mail)) as agent,
-        smtplib.SMTP("::1", agent.port, timeout=20) as client,
+        smtplib.SMTP("::1", agent.port, timeout=LIMIT_S) as client,
     ):
         client.sendmail("a@b.example", ["bob@x.example"], MESSAGE)
         assert client.has_extn("xforward")
@@ -203,7 +204,7 @@ def test_a_killed_delivery_agent_has_every_message_it_said_250_for(mail):
         answered = []
         killer = threading.Timer(turn / 10, os.kill, (process.pid, signal.SIGKILL))
         try:
-            with smtplib.SMTP("127.0.0.1", port, timeout=20) as client:
+            with smtplib.SMTP("127.0.0.1", port, timeout=LIMIT_S) as client:
                 for number in range(100_000):
                     body = f"Subject: {turn}-{number}\r\n\r\n{'x' * 5000}\r\nend\r\n".encode()
                     client.sendmail("a@b.example", ["bob@x.example"], body)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.delivery_agent import MESSAGE, files, logins, running_agent, sent, start_child
+from support.waiting import LIMIT_S, until
 
 from spamnb.endpoints.smtp.delivery import replies
 
@@ -221,12 +222,7 @@ def test_connections_are_limited(mail):
         assert agent.meters.value("connections_refused") == 1
         for client in clients:
             client.close()
-        until = time.monotonic() + 10
-        while True:
-            with agent.raw() as again:
-                if again.greeting[:3] == b"220":
-                    break
-            assert time.monotonic() < until
+        until(lambda: is_greeted(agent), "a place")
 
 
 def test_connections_of_one_address_are_limited(mail):
@@ -275,6 +271,11 @@ def test_silent_clients_get_421(mail):
     assert files(mail) == []
 
 
+def is_greeted(agent):
+    with agent.raw() as client:
+        return client.greeting.startswith(b"220")
+
+
 def test_a_client_that_reads_nothing_is_disconnected(mail, monkeypatch):
     """A client that reads no replies does not keep its connection."""
     monkeypatch.setattr("spamnb.endpoints.smtp.delivery.session._GOODBYE_S", 0.2)
@@ -286,12 +287,7 @@ def test_a_client_that_reads_nothing_is_disconnected(mail, monkeypatch):
         with contextlib.suppress(OSError):
             while True:
                 deaf.send(b"VRFY x\r\n" * 1000)
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
-            with agent.raw() as client:
-                if client.greeting.startswith(b"220"):
-                    return
-        raise AssertionError("its place is still taken")
+        until(lambda: is_greeted(agent), "its place")
 
 
 def test_a_client_that_sends_slowly_is_disconnected(mail):
@@ -370,7 +366,7 @@ def test_no_noise_is_an_internal_error(noisy_agent, noise):
     before = noisy_agent.meters.value("faults")
     # The agent may close the connection before all is sent.
     with noisy_agent.raw() as client, contextlib.suppress(ConnectionError):
-        client.sock.settimeout(5)
+        client.sock.settimeout(LIMIT_S)
         client.send(b"".join(noise) + b"\r\n.\r\n" + b"QUIT\r\n" * 4)
         for line in client.file:
             assert re.fullmatch(rb"[2345]\d\d[ -][ -~]*\r\n", line)

@@ -9,6 +9,7 @@ from email.mime.multipart import MIMEMultipart
 
 import pytest
 from support.delivery_agent import MESSAGE, files, logins, running_agent
+from support.waiting import LIMIT_S
 
 from spamnb.core.mail.message import read
 from spamnb.errors import PeerError, RefError, StoreBusyError
@@ -207,7 +208,7 @@ def test_a_teacher_that_does_not_answer_is_not_waited_for(settings):
     """After the time limit the sender gets a temporary error."""
     late = threading.Event()
     with running_agent(**settings | {"teach_timeout_s": 0.2}) as rig:
-        rig.teach = lambda _: late.wait(20)
+        rig.teach = lambda _: late.wait(LIMIT_S)
         assert send(rig, report(SPAM), login=True)[:9] == "451 4.3.0"
         assert not late.is_set()
         late.set()
@@ -219,7 +220,7 @@ def test_mail_does_not_wait_for_a_slow_teacher(settings, tmp_path):
 
     def slow(_):
         start_child.release()
-        assert late.wait(30)
+        assert late.wait(LIMIT_S)
         raise StoreBusyError("busy")
 
     with running_agent(**settings) as rig:
@@ -227,7 +228,7 @@ def test_mail_does_not_wait_for_a_slow_teacher(settings, tmp_path):
         reports = [threading.Thread(target=send, args=(rig, report(SPAM))) for _ in range(12)]
         for one in reports:
             one.start()
-        assert all(start_child.acquire(timeout=20) for _ in range(8))
+        assert all(start_child.acquire(timeout=LIMIT_S) for _ in range(8))
         assert send(rig, MESSAGE, to=ALICE, sender="x@a.example")[:3] == "250"
         assert len(files(tmp_path / "mail")) == 1
         late.set()
@@ -240,7 +241,7 @@ def test_reports_wait_in_bounds(settings, tmp_path):
     late, codes = threading.Event(), queue.SimpleQueue()
 
     def slow(_):
-        assert late.wait(60)
+        assert late.wait(LIMIT_S)
         raise StoreBusyError("busy")
 
     def reported():
@@ -251,7 +252,7 @@ def test_reports_wait_in_bounds(settings, tmp_path):
         waiting = [threading.Thread(target=reported) for _ in range(64 + 6)]
         for one in waiting:
             one.start()
-        assert [codes.get(timeout=30) for _ in range(6)] == ["451"] * 6
+        assert [codes.get(timeout=LIMIT_S) for _ in range(6)] == ["451"] * 6
         assert send(rig, MESSAGE, to=ALICE, sender="x@a.example")[:3] == "250"
         assert len(files(tmp_path / "mail")) == 1
         late.set()
@@ -262,7 +263,7 @@ def test_reports_wait_in_bounds(settings, tmp_path):
         assert send(rig, report(SPAM))[:3] == "250"
 
 
-def test_what_is_refused_is_told_and_not_tried_again(settings):
+def test_what_is_refused_is_reported_and_not_tried_again(settings):
     """A report with an error of its sender gets a final reply, not a temporary error."""
     with running_agent(**settings) as rig:
         rig.trouble = RefError("no message is known by it")

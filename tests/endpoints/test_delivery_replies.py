@@ -41,7 +41,7 @@ REFUSED = {"error_type": "RefError", "proven": False}
         ([Answer("refused", facts=REFUSED)], {}, f"250 {NOTHING}"),
         ([Answer("review"), Answer("refused", facts=REFUSED)], {}, "250 2.0.0 Report accepted in"),
         ([Answer("review"), Answer("unchanged")], {}, THANKS),
-        # a client of a trusted network has no receipt, so the reply tells
+        # a client of a trusted network has no receipt, so the reply says
         ([Answer("refused", facts=LIMIT)], {"xforward": "ADDR=192.0.2.7"}, TOO_MUCH),
         ([Answer("refused", facts=REFUSED)], {"xforward": "ADDR=192.0.2.7"}, "550 5.6.0"),
         # a logged-in user gets a receipt, or else the reply has the result

@@ -197,7 +197,7 @@ def test_links_are_not_made(tmp_path, site, call):
     assert not any(path.is_symlink() for path in (tmp_path / "to").rglob("*"))
 
 
-def test_a_missing_file_is_told(tmp_path, site, call):
+def test_a_missing_file_is_reported(tmp_path, site, call):
     """The server's answer and the address stand in one line, and no set appears."""
     done = call({"urls": [f"{site.root}/gone.tgz"]})
     assert done.returncode == 1
@@ -247,7 +247,7 @@ def test_a_set_that_is_there_is_not_fetched_again(site, call):
     assert len(site.asked) == asked
 
 
-def test_a_damaged_archive_is_told(tmp_path, site, call):
+def test_a_damaged_archive_is_reported(tmp_path, site, call):
     """A gzip file that ends in its middle is one line, no half set."""
     site.files["/set.tar.gz"] = tar_of([("ham/1", MAIL), ("ham/2", MAIL[::-1])])[:-40]
     done = call({"urls": [f"{site.root}/set.tar.gz"]})

@@ -133,7 +133,7 @@ def test_an_interrupt_at_any_line_of_a_move_is_raised(root, mailbox):
     assert line > 50
 
 
-def test_a_folder_that_is_missing_is_told(tmp_path):
+def test_a_folder_that_is_missing_is_reported(tmp_path):
     """A missing folder is reported before any message is sent."""
     with pytest.raises(PeerError, match="is not a Maildir"):
         MaildirMailbox.open(MaildirLocation(tmp_path, "bob"))
@@ -142,7 +142,7 @@ def test_a_folder_that_is_missing_is_told(tmp_path):
         MaildirMailbox.open(MaildirLocation(tmp_path, "bob"))
 
 
-def test_a_closed_port_is_told_in_one_line():
+def test_a_closed_port_is_reported_in_one_line():
     """The error is one line, and no exception of the library."""
     with pytest.raises(PeerError, match="Connection refused"):
         ImapMailbox.open(ImapAccount("127.0.0.1", 1, "alice", "secret"))

@@ -6,8 +6,9 @@ import select
 from pathlib import Path
 
 import pytest
-from support.relay import DIE, MESSAGE, STALL, UNSCANNED, Rig, Server, StubScanner, times, until
+from support.relay import DIE, MESSAGE, STALL, UNSCANNED, Rig, Server, StubScanner, times
 from support.scanning import scanner_deps
+from support.waiting import until_true
 
 from spamnb.service.scanning.model_session import ModelSession, SessionConfig
 from spamnb.service.scanning.scanner import Scanner, ScanPolicy
@@ -146,7 +147,7 @@ def test_a_reply_that_arrived_before_a_command_does_not_answer_it(on_loop, step,
             if step == "end" and large:
                 client.send(MESSAGE * 2)
                 (side,) = rig.relay.state.connections
-                await until(lambda: side.session.transfer.state == "stream")
+                await until_true(lambda: side.session.transfer.state == "stream")
             (side,), (hop,) = rig.relay.state.connections, rig.server.transports
             client.send({"MAIL": lines[0], "RCPT": lines[1], "end": MESSAGE + b".\r\n"}[step])
             arrived(side._transport)
@@ -184,7 +185,7 @@ def test_a_250_before_the_dot_is_not_believed(on_loop):
             client.send(b"Subject: x\r\n\r\n")
             (hop,) = rig.server.transports
             hop.write(b"250 2.0.0 Ok: queued as FALSE\r\n")
-            await until(lambda: rig.server.connections[0].closed)
+            await until_true(lambda: rig.server.connections[0].closed)
             assert (await client.ask(b"more\r\n.\r\n")).startswith(b"451")
             assert rig.server.messages == []
 
@@ -202,7 +203,7 @@ def test_a_refusal_in_the_middle_of_a_message_is_kept_for_its_end(on_loop, word)
             client.send(b"Subject: x\r\n\r\n")
             (hop,) = rig.server.transports
             hop.write(word)
-            await until(lambda: rig.server.connections[0].closed)
+            await until_true(lambda: rig.server.connections[0].closed)
             assert await client.ask(b"more\r\n.\r\n") == word
 
     on_loop(main())
@@ -217,10 +218,10 @@ def test_a_next_hop_that_dies_in_the_middle_of_a_message(on_loop, large):
             client = await rig.client()
             await client.start()
             client.send(b"Subject: x\r\n\r\n" + b"y" * (9000 if large else 10) + b"\r\n")
-            await until(lambda: rig.server.transports)
+            await until_true(lambda: rig.server.transports)
             (hop,) = rig.server.transports
             hop.abort()
-            await until(lambda: rig.server.connections[0].closed)
+            await until_true(lambda: rig.server.connections[0].closed)
             assert (await client.ask(b"more\r\n.\r\n")).startswith(b"451")
             assert (await client.envelope()).startswith(b"354")
             assert (await client.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"250")
@@ -257,7 +258,7 @@ def test_a_message_that_is_kept_never_reaches_the_next_hop(on_loop):
             client = await rig.client()
             await client.start(b"<b@x>", b"<c@x>")
             assert await client.ask(MESSAGE + b"\r\n.\r\n") == b"250 2.0.0 kept as 17\r\n"
-            await until(lambda: rig.server.connections[0].closed)
+            await until_true(lambda: rig.server.connections[0].closed)
             assert rig.server.messages == []
             rig.scanner.outcome = ScanResult()
             assert (await client.envelope()).startswith(b"354")
@@ -373,7 +374,7 @@ def test_a_scanner_may_answer_later(on_loop):
             slow, quick = await rig.client(), await rig.client()
             await slow.start()
             slow.send(MESSAGE + b"\r\n.\r\nMAIL FROM:<>\r\nQUIT\r\n")
-            await until(lambda: rig.scanner.waiting)
+            await until_true(lambda: rig.scanner.waiting)
             rig.scanner.holding = False
             await quick.start()
             assert (await quick.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"250")
@@ -394,10 +395,10 @@ def test_the_next_hop_may_die_while_we_scan(on_loop):
                 client = await rig.client()
                 await client.start()
                 client.send(MESSAGE + b"\r\n.\r\n")
-                await until(lambda r=rig: r.scanner.waiting)
+                await until_true(lambda r=rig: r.scanner.waiting)
                 (hop,) = rig.server.transports
                 hop.abort()
-                await until(lambda r=rig: r.server.connections[0].closed)
+                await until_true(lambda r=rig: r.server.connections[0].closed)
                 await asyncio.sleep(0)
                 rig.scanner.waiting[0](outcome)
                 assert (await client.reply()).startswith(reply)
@@ -418,10 +419,10 @@ def test_a_client_that_leaves_within_its_message_has_sent_none(on_loop, sent):
             await client.start()
             client.send(sent)
             (side,) = rig.relay.state.connections
-            await until(lambda: side.session.transfer.size)
+            await until_true(lambda: side.session.transfer.size)
             client.abort()
-            await until(lambda: rig.messages)
-            await until(lambda: rig.server.connections[0].closed)
+            await until_true(lambda: rig.messages)
+            await until_true(lambda: rig.server.connections[0].closed)
             assert rig.server.messages == []
             assert rig.messages[0]["action"] == "client-lost"
             assert b".\r\n" not in rig.server.connections[0].partial
@@ -439,17 +440,17 @@ def test_a_client_that_leaves_before_our_250(on_loop, how):
             client = await rig.client()
             await client.start()
             client.send(MESSAGE + b"\r\n.\r\n")
-            await until(lambda: rig.server.messages)
+            await until_true(lambda: rig.server.messages)
             client.abort() if how == "abort" else await client.close()
             (side,) = rig.relay.state.connections
-            await until(lambda: side.session._is_gone or side.session._is_finished)
+            await until_true(lambda: side.session._is_gone or side.session._is_finished)
             (hop,) = rig.server.transports
             hop.write(b"250 2.0.0 Ok: queued as 5DUP\r\n")
-            await until(lambda: rig.messages)
+            await until_true(lambda: rig.messages)
             assert rig.messages[0]["duplicate_likely"]
             assert rig.messages[0]["upstream_id"] == "5DUP"
             assert rig.meters.value("duplicates_likely") == 1
-            await until(lambda: not rig.relay.open_sessions)
+            await until_true(lambda: not rig.relay.open_sessions)
 
     on_loop(main())
 

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 
 import pytest
-from support.relay import MESSAGE, Rig, limits, times, until
+from support.relay import MESSAGE, Rig, limits, times
+from support.waiting import until_true
 
 from spamnb.endpoints.net.connection_counts import ConnectionCounts
 from spamnb.endpoints.net.memory_budget import MemoryBudget
@@ -40,7 +41,7 @@ def test_commands_that_lead_to_no_message_are_few(on_loop, lines):
             replies = [await client.ask(line) for _ in range(10) for line in lines * 3][:30]
             too_many = b"421 4.7.0 Too many commands without a message, closing connection\r\n"
             assert too_many in replies
-            await until(lambda: all(got.closed for got in rig.server.connections))
+            await until_true(lambda: all(got.closed for got in rig.server.connections))
         async with Rig({"limits": limits(commands=20)}) as rig:
             client = await rig.client()
             await client.hello()
@@ -102,7 +103,7 @@ def test_the_time_of_the_next_hop_and_of_a_message_is_not_the_clients(on_loop):
             client = await rig.client()
             await client.start(RCPT)
             client.send(END)
-            await until(lambda: rig.scanner.waiting)
+            await until_true(lambda: rig.scanner.waiting)
             await asyncio.sleep(0.6)  # the scan takes longer than the client has
             rig.server.script["end"] = b"451 4.3.0 later\r\n"
             rig.scanner.waiting.pop()(rig.scanner.outcome)
@@ -162,7 +163,7 @@ def test_strangers_leave_connections_to_the_next_hop(on_loop):
             await second.reply()
             assert (await second.ask(b"EHLO x\r\n")).startswith(b"421 4.7.0")
             await first.close()
-            await until(lambda: rig.relay.open_sessions == 0)
+            await until_true(lambda: rig.relay.open_sessions == 0)
             third = await rig.client()
             assert (await third.hello()).startswith(b"250")
             rig.apply_settings(peers=NetworkSet(("127.0.0.0/8",)))
@@ -190,7 +191,7 @@ def test_one_network_takes_no_more_of_the_next_hop_than_it_leaves_free(on_loop):
                     got.abort()
                 for client in clients:
                     client.abort()
-                await until(lambda: rig.relay.open_sessions == 0)
+                await until_true(lambda: rig.relay.open_sessions == 0)
                 assert (
                     rig.relay.state.connection_limits.counts.of(f"upstream {rig.params.upstream}")
                     == 0
@@ -242,8 +243,8 @@ def test_the_slowest_goes_when_another_network_finds_no_connection(on_loop):
             fast.send(b"Subject: x\r\n\r\n" + LINES * 100)
             slow.send(b"Subject: x\r\n")
             sides, now = list(rig.relay.state.connections), asyncio.get_running_loop().time
-            await until(lambda: max(side.session.transfer.size for side in sides) > 700_000)
-            await until(
+            await until_true(lambda: max(side.session.transfer.size for side in sides) > 700_000)
+            await until_true(
                 lambda: min(now() - side.session.transfer.rate.began for side in sides) > 0.2
             )
             rig.relay.state.connection_limits.counts.add(
@@ -365,7 +366,7 @@ def test_a_trusted_client_does_not_wait_for_the_memory_of_strangers(on_loop):
             for client in stalled:
                 await client.start(RCPT)
                 client.send(b"Subject: x\r\n\r\n" + LINES * 14)
-            await until(lambda: rig.paused)
+            await until_true(lambda: rig.paused)
             rig.apply_settings(peers=NetworkSet(("127.0.0.0/8",)))
             trusted = await rig.client()
             await trusted.start()

@@ -5,7 +5,8 @@ import socket
 import struct
 
 import pytest
-from support.relay import MESSAGE, UNSCANNED, Rig, times, until
+from support.relay import MESSAGE, UNSCANNED, Rig, times
+from support.waiting import until_true
 
 from spamnb.core.policy.verdict_headers import as_block
 from spamnb.endpoints.net.memory_budget import MemoryBudget
@@ -44,11 +45,11 @@ def test_what_is_kept_for_a_client_that_left_is_taken_back(on_loop):
             client = await rig.client()
             await client.start()
             client.send(MESSAGE + b".\r\n")
-            await until(lambda: rig.scanner.waiting)
+            await until_true(lambda: rig.scanner.waiting)
             gone = client.writer.get_extra_info("socket")
             gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.abort()
-            await until(lambda: rig.messages)
+            await until_true(lambda: rig.messages)
             rig.scanner.waiting[0](ScanResult("keep", withdraw=lambda: withdrawn.append(1)))
             assert withdrawn == [1]
             assert rig.server.messages == []
@@ -80,7 +81,7 @@ def test_forged_lines_of_a_header_above_the_scan_limit_are_removed(on_loop):
             client = await rig.client()
             await client.start()
             client.send(b"Subject: x\r\n" + (b"X-Pad: " + LINES) * 60 + b"X-Spam-")
-            await until(lambda: rig.budget.used > 2048)
+            await until_true(lambda: rig.budget.used > 2048)
             client.send(b"Flag: NO\r\nX-Spamnb-Verdict: ham\r\n\r\n" + LINES * 60)
             assert (await client.ask(b".\r\n")).startswith(b"250")
             (message,) = rig.server.messages
@@ -148,7 +149,7 @@ def test_the_rest_of_a_refused_stream_may_take_its_time(on_loop):
             client = await rig.client()
             await client.start()
             client.send(b"Subject: x\r\n\r\n" + LINES * 60)
-            await until(lambda: rig.server.connections[0].closed)
+            await until_true(lambda: rig.server.connections[0].closed)
             await asyncio.sleep(0.3)  # the client is slow; nothing is waited for
             assert (await client.ask(b"z\r\n.\r\n")).startswith(b"451")
 
@@ -167,7 +168,7 @@ def test_a_client_that_stalls_while_the_memory_is_full_is_disconnected(on_loop):
                 idle.append(client)
                 await client.start()
                 client.send(b"Subject: x\r\n\r\n" + LINES * 200)
-            await until(lambda: len(rig.messages) == 12, "the idle to be shed")
+            await until_true(lambda: len(rig.messages) == 12, "the idle to be shed")
             assert {line["action"] for line in rig.messages} == {"timeout"}
 
     on_loop(main())
@@ -184,7 +185,7 @@ def test_a_copy_that_waits_for_its_scan_is_counted(on_loop, start, limit):
             client = await rig.client()
             await client.start()
             client.send(body.replace(b"\r\n.", b"\r\n..") + b".\r\n")
-            await until(lambda: rig.scanner.waiting)
+            await until_true(lambda: rig.scanner.waiting)
             (request,) = rig.scanner.requests
             copied = len(request.raw) if start or not request.whole else 0
             assert rig.budget.used >= copied + min(limit, len(body))
@@ -205,11 +206,11 @@ def test_a_session_that_ends_takes_its_message_back(on_loop):
             client = await rig.client()
             await client.start()
             client.send(MESSAGE + b".\r\n")
-            await until(lambda: rig.relay.open_sessions and rig.budget.used)
+            await until_true(lambda: rig.relay.open_sessions and rig.budget.used)
             gone = client.writer.get_extra_info("socket")
             gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.abort()
-            await until(lambda: taken == [""])
+            await until_true(lambda: taken == [""])
             assert rig.budget.used == 0
 
     on_loop(main())

@@ -3,7 +3,8 @@
 import weakref
 
 import pytest
-from support.relay import MESSAGE, Rig, StubScanner, until
+from support.relay import MESSAGE, Rig, StubScanner
+from support.waiting import until_true
 
 from spamnb.service.scanning.types import ScanResult
 
@@ -39,7 +40,7 @@ def test_a_scan_result_that_cannot_be_applied_ends_the_session(on_loop):
             await client.start()
             assert (await client.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"421 4.3.0")
             assert await client.ended() == b""
-            await until(lambda: rig.messages)
+            await until_true(lambda: rig.messages)
             assert not rig.server.messages
             fault = next(line for line in rig.log if line["event"] == "fault")
             assert rig.messages[0]["incident"] == fault["incident"]

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from support.relay import MESSAGE, STALL, Rig, times, until
+from support.relay import MESSAGE, STALL, Rig, times
+from support.waiting import until_true
 
 from spamnb.endpoints.net.memory_budget import MemoryBudget
 from spamnb.endpoints.net.networks import NetworkSet
@@ -74,7 +75,7 @@ def test_draining_breaks_off_what_does_not_end(on_loop):
             await client.start()
             client.send(b"Subject: half")
             (side,) = rig.relay.state.connections
-            await until(lambda: side.session.transfer.size)
+            await until_true(lambda: side.session.transfer.size)
             await rig.relay.drain(0.05)
             assert rig.server.messages == []
             assert [line["action"] for line in rig.messages] == ["stopped"]
@@ -93,16 +94,16 @@ def test_draining_waits_for_the_next_hops_reply(on_loop):
                 await client.start()
                 client.send(END)
                 count = len(rig.messages)
-                await until(lambda c=count: len(rig.server.messages) > c)
+                await until_true(lambda c=count: len(rig.server.messages) > c)
                 client.abort()
                 (side,) = rig.relay.state.connections
-                await until(lambda s=side: s.session._is_gone or s.session._is_finished)
+                await until_true(lambda s=side: s.session._is_gone or s.session._is_finished)
                 draining = asyncio.ensure_future(rig.relay.drain(5.0 if last else 0.05))
                 await asyncio.sleep(0)
                 (hop,) = rig.server.transports
                 hop.write(last)
                 await draining
-                await until(lambda c=count: len(rig.messages) > c)
+                await until_true(lambda c=count: len(rig.messages) > c)
                 assert rig.relay.open_sessions == 0
                 rig.relay.state.is_closing = False
             assert [line.get("upstream_id") for line in rig.messages] == ["LATE", ""]
@@ -121,10 +122,10 @@ def test_a_client_that_is_held_and_leaves_frees_its_memory(on_loop):
                 for client in clients:
                     await client.start()
                     client.send(b"Subject: x\r\n\r\n" + b"y" * 50_000)
-                await until(lambda: rig.paused)
+                await until_true(lambda: rig.paused)
                 for client in clients:
                     client.abort()
-                await until(lambda: not rig.relay.open_sessions)
+                await until_true(lambda: not rig.relay.open_sessions)
                 assert budget.used == 0
             client = await rig.client()
             await client.start()

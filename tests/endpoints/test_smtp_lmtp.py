@@ -1,6 +1,7 @@
 """LMTP on either side: two recipients of which one fails, in each combination (rule 8)."""
 
-from support.relay import MESSAGE, Rig, Server, StubScanner, until
+from support.relay import MESSAGE, Rig, Server, StubScanner
+from support.waiting import until_true
 
 from spamnb.service.scanning.types import ScanResult
 
@@ -134,7 +135,7 @@ def test_our_own_replies_are_repeated_for_each_recipient(on_loop):
                 await client.start(b"<b@x>", b"<c@x>", hello=LHLO)
                 client.send(END)
                 assert [(await client.reply())[:3] for _ in range(2)] == [code] * 2
-                await until(lambda s=server: s.connections[0].closed)
+                await until_true(lambda s=server: s.connections[0].closed)
                 assert server.messages == []
 
     on_loop(main())

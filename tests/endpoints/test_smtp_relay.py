@@ -5,7 +5,8 @@ import random
 import re
 
 import pytest
-from support.relay import MESSAGE, Rig, Server, StubScanner, stuffed, times, until
+from support.relay import MESSAGE, Rig, Server, StubScanner, stuffed, times
+from support.waiting import until_true
 from test_smtp_wire import ENDINGS
 
 from spamnb.endpoints.net.memory_budget import MemoryBudget
@@ -34,7 +35,7 @@ def test_a_message_arrives_with_its_envelope_byte_for_byte(on_loop):
             assert reply == b"250 2.0.0 Ok: queued as 4ABC\r\n"
             assert (await client.ask(b"QUIT\r\n")).startswith(b"221")
             got = rig.server.connections[0]
-            await until(lambda: got.closed)
+            await until_true(lambda: got.closed)
             assert got.commands == [
                 b"EHLO client.example",
                 mail,
@@ -211,7 +212,7 @@ def test_long_lines_pass(on_loop):
     [b"", b"\r\n", b"no header\r\n", b" begins with a blank\r\n\r\nx\r\n", b".\t\r\n", b"..\r\n"],
 )
 def test_odd_beginnings_cannot_join_our_lines(on_loop, body):
-    """Empty messages and those without header keep their bytes, below our block."""
+    """Empty messages and those without header keep their bytes, below the added block."""
 
     async def main():
         async with Rig({}, StubScanner(ScanResult(add=ADDED))) as rig:
@@ -323,7 +324,7 @@ def test_a_slow_next_hop_holds_the_client(on_loop):
             total = 24 << 20
             client.send(b"Subject: x\r\n\r\n" + b"y" * total)
             (side,) = rig.relay.state.connections
-            await until(lambda: side.session.output.paused)
+            await until_true(lambda: side.session.output.paused)
             held = side._upstream.transport.get_write_buffer_size()
             assert held < 1 << 20
             hop.resume_reading()
@@ -345,7 +346,7 @@ def test_over_the_budget_reading_stops_and_all_mail_arrives(on_loop):
                 assert (await client.start()).startswith(b"354")
             for client in clients:
                 client.send(body)
-            await until(lambda: rig.paused >= 7)
+            await until_true(lambda: rig.paused >= 7)
             assert budget.used < 1_000_000 + 500_000 + 10 * 131072
             replies = await asyncio.gather(*(client.ask(b".\r\n") for client in clients))
             assert all(reply.startswith(b"250") for reply in replies)
@@ -364,7 +365,7 @@ def test_a_next_hop_that_tired_of_waiting_is_called_anew(on_loop):
             (hop,) = rig.server.transports
             hop.write(b"421 4.4.2 too slow\r\n")
             hop.close()
-            await until(lambda: rig.server.connections[0].closed)
+            await until_true(lambda: rig.server.connections[0].closed)
             assert (await client.envelope()).startswith(b"354")
             assert (await client.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"250")
             assert rig.server.connections[1].commands[0] == b"EHLO me.example"

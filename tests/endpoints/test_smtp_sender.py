@@ -5,6 +5,7 @@ import threading
 from contextlib import suppress
 
 import pytest
+from support.waiting import LIMIT_S
 
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.smtp_client import SendPlan, deliver
@@ -29,7 +30,7 @@ class Hop:
         self.listener = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
         self.listener.bind(path or ("127.0.0.1", 0))
         self.listener.listen()
-        self.listener.settimeout(5)
+        self.listener.settimeout(LIMIT_S)
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
 
@@ -43,7 +44,7 @@ class Hop:
 
     def _speak(self):
         wire, _ = self.listener.accept()
-        wire.settimeout(5)
+        wire.settimeout(LIMIT_S)
         with wire, wire.makefile("rb") as lines:
             wire.sendall(self.script.get("hello", b"220 hop\r\n"))
             for line in lines:
@@ -69,7 +70,9 @@ class Hop:
         return final is not None
 
     def close(self):
-        self.thread.join(10)
+        with suppress(OSError):  # the thread still waits if no sender has come
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.thread.join(LIMIT_S)
         self.listener.close()
         assert not self.thread.is_alive()
 

@@ -180,7 +180,7 @@ def test_what_is_thrown_away_teaches_nothing(site):
 
 
 def test_flags_do_not_hide_a_message(site):
-    """A mail program renames the file between its move and our look."""
+    """A mail program renames the file between its move and the look of the watcher."""
     path = site.move(site.deliver("", "NO"), ".Junk")
     site.watcher.listen()
     path.rename(path.with_name(path.name + "T"))

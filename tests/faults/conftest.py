@@ -5,6 +5,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from support.learner import learner
+from support.sink import Sink
 
 from spamnb.service.engine.filter import Filter
 
@@ -36,3 +38,18 @@ def place():
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def sink():
+    """A next hop that takes everything."""
+    made = Sink()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def running(place):
+    """A learner with a small model."""
+    with learner(place / "m", place) as running:
+        yield running

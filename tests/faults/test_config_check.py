@@ -68,7 +68,7 @@ def test_settings_that_serve_takes_have_no_problem(tmp_path):
          ["no listener can be named control"]),
     ],
 )  # fmt: skip
-def test_each_problem_is_told_in_a_line(tmp_path, text, parts):
+def test_each_problem_is_reported_in_a_line(tmp_path, text, parts):
     """What `serve` cannot read, write or listen on is named; each line has the name in it."""
     (tmp_path / "bad").write_text("what is this\n")
     problems = found(tmp_path, text.replace("{here}", str(tmp_path)))

@@ -4,8 +4,7 @@ import json
 import random
 import threading
 
-import pytest
-from support.learner import learner, mail
+from support.learner import mail
 
 from spamnb.endpoints.control.protocol import Frames, connected
 from spamnb.service.admin.operations import OPERATIONS
@@ -20,12 +19,6 @@ ODD = [
     [], ["x"], ["\ud800"], ["\0"], [1], [[]], [-1], ["s" + "a" * 26], ["0" * 32], {}, {"a": 1},
 ]  # fmt: skip
 BODIES = [b"", b"x", b"\0" * 100, b'{"a":1}\n', b"Subject: a\n\nb", b"From: a\xff\n\n\xff" * 50]
-
-
-@pytest.fixture
-def running(place):
-    with learner(place / "m", place) as running:
-        yield running
 
 
 def test_no_values_of_fields_are_an_internal_error(running):

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.daemon import PROJECT, TESTS, Running, delivered, environment, send, serve, settings_in
 from support.daemon_children import HANG, SLOW_S
+from support.waiting import LIMIT_S
 
 from spamnb.endpoints.control.protocol import ControlClient
 
@@ -97,7 +98,7 @@ def test_a_scan_that_hangs_blames_its_message_alone(home, slow, known_crasher):
     port = daemon.port()
 
     def hang():
-        with smtplib.SMTP("127.0.0.1", port, timeout=60) as client:
+        with smtplib.SMTP("127.0.0.1", port, timeout=LIMIT_S) as client:
             client.ehlo()
             client.mail("alice@example.com")
             client.rcpt("bob@example.org")

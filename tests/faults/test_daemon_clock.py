@@ -6,7 +6,8 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from support.daemon import environment, serve, settings_in, until
+from support.daemon import NO_DELIVERY, environment, serve, settings_in
+from support.waiting import LIMIT_S, until
 
 from spamnb.core.mail.envelope import Envelope
 from spamnb.endpoints.control.protocol import ControlClient
@@ -39,7 +40,7 @@ def wrong(home):
 def spamnb(home, config, env, *arguments):
     command = [sys.executable, "-m", "spamnb", "--home", home / "home", "--config", config]
     return subprocess.run(
-        [*command, *arguments], env=env, capture_output=True, text=True, check=True, timeout=120
+        [*command, *arguments], env=env, capture_output=True, text=True, check=True, timeout=LIMIT_S
     )
 
 
@@ -53,7 +54,7 @@ def test_a_start_under_a_clock_40_days_ahead_empties_no_quarantine(home, wrong):
 
     Also without a record of the clock, as a home of an older version has none.
     """
-    config = settings_in(home)
+    config = settings_in(home, **NO_DELIVERY)
     with serve(home, config=config).ready() as daemon:
         until((home / "home" / "clock").exists, "the record")
         assert daemon.stop() == 0
@@ -78,7 +79,7 @@ def test_a_start_under_a_clock_40_days_ahead_empties_no_quarantine(home, wrong):
 
 def test_a_clock_is_confirmed_after_30_days_of_uptime(home):
     """A machine that was off for long expires again, without the administrator."""
-    config = settings_in(home)
+    config = settings_in(home, **NO_DELIVERY)
     with serve(home, config=config).ready() as daemon:
         until((home / "home" / "clock").exists, "the record")
         assert daemon.stop() == 0

@@ -3,23 +3,22 @@
 import email
 import signal
 import smtplib
-import subprocess
-import sys
 
 import pytest
-from support.daemon import PROJECT, delivered, environment, serve, settings_in, until
+from support.cli import HAM, SAMPLE, SPAM
+from support.cli import forked as spamnb
+from support.daemon import delivered, serve, settings_in
+from support.waiting import LIMIT_S, until
 
 from spamnb.core.model.costs import Costs
 from spamnb.core.policy.verdict_headers import junk_threshold
 from spamnb.settings.cost_override import read_costs
 
-SAMPLE = PROJECT / "corpora" / "sample"
-
 
 def score(daemon, folder):
     """Send a spam of the sample; its score."""
     raw = (SAMPLE / "spam" / "0150.eml").read_bytes()
-    with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=30) as client:
+    with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=LIMIT_S) as client:
         client.sendmail("alice@example.com", ["bob@example.org"], raw)
     (found,) = delivered(folder, email.message_from_bytes(raw)["Message-ID"])
     for path in (folder / "home" / "mail" / "bob").rglob("new/*"):
@@ -32,15 +31,8 @@ def test_what_evaluation_found_is_in_force_after_a_reload(home):
     config = settings_in(home, more="[ham_loss]\none_in = 20")
     with serve(home, config=config).ready() as daemon:
         before = score(daemon, home)
-        command = [sys.executable, "-m", "spamnb", "--home", home / "home", "--config", config]
-        arguments = ["evaluate", "--apply", SAMPLE / "ham", SAMPLE / "spam"]
-        done = subprocess.run(
-            list(map(str, [*command, *arguments])),
-            env=environment(),
-            capture_output=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        done = spamnb(home / "home", "--config", config, "evaluate", "--apply", HAM, SPAM)
+        assert done.code == 0, done.err
         assert score(daemon, home) == before
         daemon.signal(signal.SIGHUP)
         daemon.wait_for("settings reloaded")

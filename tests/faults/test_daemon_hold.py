@@ -9,30 +9,24 @@ import subprocess
 import sys
 from contextlib import ExitStack, closing, suppress
 
-import pytest
-from support.daemon import PROJECT, serve, settings_in, until
-from test_daemon import Sink
+from support.daemon import PROJECT, serve, settings_in
+from support.waiting import LIMIT_S, until
 
 STRANGERS = 'peers = ["127.0.0.9/32"]\nrecipient_domains = ["example.org"]\n'
 
 
-@pytest.fixture
-def sink():
-    made = Sink()
-    yield made
-    made.close()
-
-
 def configured(folder, sink, **limits):
-    """Settings of a daemon with three workers, open to strangers."""
+    """Settings of a daemon with two workers, open to strangers."""
     lines = "\n".join(f"{name} = {value}" for name, value in limits.items())
     listener = f'upstream = "{sink.address}"\n{STRANGERS}'
-    return settings_in(folder, workers=3, listener=listener, more=f"[limits]\n{lines}\n")
+    return settings_in(
+        folder, workers=2, delivery="", listener=listener, more=f"[limits]\n{lines}\n"
+    )
 
 
 def connected(port, source, *lines):
     """Send these commands on a new connection; return its socket and the last reply."""
-    sock = socket.create_connection(("127.0.0.1", port), 30, (source, 0))
+    sock = socket.create_connection(("127.0.0.1", port), LIMIT_S, (source, 0))
     stream = sock.makefile("rwb")
     reply = stream.readline()
     for line in lines:
@@ -61,35 +55,33 @@ def taken(port, source, count, *lines):
 def test_an_address_is_counted_over_all_workers(tmp_path, sink):
     """The limit of an address holds over all workers, also after a worker has died."""
     config = configured(tmp_path, sink, connections_an_address=5)
-    with serve(tmp_path, "--create", config=config).ready() as daemon, ExitStack() as session_io:
+    with serve(tmp_path, "--create", config=config).ready() as daemon, ExitStack() as held:
         port = daemon.port()
-        first = [session_io.enter_context(closing(one)) for one in taken(port, "127.0.1.1", 20)]
+        first = [held.enter_context(closing(one)) for one in taken(port, "127.0.1.1", 20)]
         assert len(first) == 5
         other = taken(port, "127.0.1.2", 10)
-        assert len([session_io.enter_context(closing(one)) for one in other]) == 5
+        assert len([held.enter_context(closing(one)) for one in other]) == 5
         for number, pid in enumerate(daemon.children("worker"), 1):
             os.kill(pid, signal.SIGKILL)
             daemon.wait_for("process died", number, role="worker")
-            until(lambda: len(daemon.children("worker")) == 3, "the worker to be replaced")
+            until(lambda: len(daemon.children("worker")) == 2, "the worker to be replaced")
         assert not any(one.recv(1) for one in first)
         again = until(
             lambda: [*taken(port, "127.0.1.1", 20)] or None, "connections to be taken again"
         )
-        assert len([session_io.enter_context(closing(one)) for one in again]) == 5
+        assert len([held.enter_context(closing(one)) for one in again]) == 5
 
 
 def test_the_next_hop_is_shared_over_all_workers(tmp_path, sink):
     """Strangers of many networks get their part of the next hop; trusted clients are not bound."""
     config = configured(tmp_path, sink, upstream_connections=10, reserved=0.2)
-    with serve(tmp_path, "--create", config=config).ready() as daemon, ExitStack() as session_io:
+    with serve(tmp_path, "--create", config=config).ready() as daemon, ExitStack() as held:
         port, hello = daemon.port(), b"HELO x\r\n"
-        one = [session_io.enter_context(closing(s)) for s in taken(port, "127.0.1.1", 10, hello)]
+        one = [held.enter_context(closing(s)) for s in taken(port, "127.0.1.1", 10, hello)]
         assert len(one) == 4  # half of what strangers get
         many = [s for n in range(2, 12) for s in taken(port, f"127.0.{n}.1", 1, hello)]
-        assert len([session_io.enter_context(closing(s)) for s in many]) == 4
-        trusted = [
-            session_io.enter_context(closing(s)) for s in taken(port, "127.0.0.9", 20, hello)
-        ]
+        assert len([held.enter_context(closing(s)) for s in many]) == 4
+        trusted = [held.enter_context(closing(s)) for s in taken(port, "127.0.0.9", 20, hello)]
         assert len(trusted) == 20
 
 
@@ -129,7 +121,7 @@ def test_a_trusted_client_is_served_while_others_hold(tmp_path):
     arguments = ["--sessions", 30, "--messages", 30, "--warm", 1, "--seconds", 2, "--hop", 30]
     arguments += ["--set", "limits.upstream_connections=30", "--pause", 0.2, "--json", rows_file]
     script = PROJECT / "scripts" / "bench" / "hold"
-    subprocess.run([sys.executable, script, *map(str, arguments)], check=True, timeout=300)
+    subprocess.run([sys.executable, script, *map(str, arguments)], check=True, timeout=LIMIT_S)
     rows = json.loads(rows_file.read_text())
     assert set(rows) == {"hold", "store"}
     for row in rows.values():

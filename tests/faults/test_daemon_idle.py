@@ -10,7 +10,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from support.daemon import DEADLINE_S, send, serve, settings_in, until
+from support.daemon import send, serve, settings_in
+from support.waiting import LIMIT_S, until
 
 SILENT = 2000
 IDLE_BYTES = 16384
@@ -32,7 +33,8 @@ class Upstream:
         """of each message: its size, and the digest of what stands behind its header"""
         self.takes = threading.Event()
         self.takes.set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.thread = threading.Thread(target=self._accept, daemon=True)
+        self.thread.start()
 
     @property
     def address(self):
@@ -54,11 +56,14 @@ class Upstream:
                     return
                 if line.upper().startswith(b"DATA"):
                     connection.sendall(b"354 go\r\n")
-                    assert self.takes.wait(DEADLINE_S)
+                    assert self.takes.wait(LIMIT_S)
                     self.bodies.append(_body(lines))
                 connection.sendall(b"250 ok\r\n")
 
     def close(self):
+        """End the thread before the number of its descriptor is used again."""
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.thread.join()
         self.listener.close()
 
 
@@ -109,7 +114,7 @@ def forget_peak(pid):
 
 def silent_client(port):
     """Connect a client that reads the greeting and sends nothing."""
-    client = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+    client = socket.create_connection(("127.0.0.1", port), LIMIT_S)
     assert client.recv(100).startswith(b"220")
     return client
 
@@ -119,7 +124,10 @@ def test_silent_clients_stop_no_mail_and_cost_little(home, upstream):
     """2,000 idle clients: mail flows, the next hop gets no connection, each costs 16 KB at most."""
     # Their time must not be over before the last of them has come, on a busy machine.
     config = settings_in(
-        home, listener=f'upstream = "{upstream.address}"', more="[timeouts]\nfirst_mail_s = 600\n"
+        home,
+        delivery="",
+        listener=f'upstream = "{upstream.address}"',
+        more="[timeouts]\nfirst_mail_s = 600\n",
     )
     with serve(home, config=config).ready() as daemon, ExitStack() as held:
         port = daemon.port()
@@ -156,7 +164,7 @@ def update(client, data):
 
 def test_a_large_message_costs_no_more_than_the_scan_limit(home, upstream):
     """20 MB to a next hop that stands still and then goes on: 2 MB at most beside what is held."""
-    config = settings_in(home, listener=f'upstream = "{upstream.address}"')
+    config = settings_in(home, listener=f'upstream = "{upstream.address}"', delivery="")
     with serve(home, config=config).ready() as daemon:
         port = daemon.port()
         for _ in range(3):
@@ -165,7 +173,7 @@ def test_a_large_message_costs_no_more_than_the_scan_limit(home, upstream):
         forget_peak(worker)
         before = memory(worker, "VmHWM")
         upstream.takes.clear()
-        with smtplib.SMTP("127.0.0.1", port, timeout=DEADLINE_S) as client:
+        with smtplib.SMTP("127.0.0.1", port, timeout=LIMIT_S) as client:
             client.helo("x")
             client.mail("alice@example.com")
             client.rcpt("bob@example.org")

@@ -5,12 +5,12 @@ import os
 import resource
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
 from support.daemon import TESTS, is_alive
 from support.scan_stand_ins import DIGEST
+from support.waiting import until
 
 from spamnb.daemon.processes.channel import StartParams
 from spamnb.daemon.processes.shared_state import SharedState
@@ -377,7 +377,4 @@ asyncio.run(run())
         check=False,
     )
     pid = int(done.stdout)
-    end = time.monotonic() + 30
-    while is_alive(pid) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not is_alive(pid)
+    until(lambda: not is_alive(pid), "its end")

@@ -6,6 +6,7 @@ from email.message import EmailMessage
 
 import pytest
 from support.daemon import delivered, serve, settings_in
+from support.waiting import LIMIT_S
 
 from spamnb.endpoints.control.protocol import ControlClient
 
@@ -22,9 +23,11 @@ def site(home):
     def start(most=20):
         hop = f"unix:{home}/post.sock"
         config = settings_in(
-            home, listener=f'upstream = "{hop}"\nobserve = true\n', more=SCAN.format(most=most)
+            home,
+            listener=f'upstream = "{hop}"\nobserve = true\n',
+            delivery=f'[delivery]\naddress = "{hop}"\n',
+            more=SCAN.format(most=most),
         )
-        config.write_text(config.read_text().replace('"127.0.0.1:0"\n[scan]', f'"{hop}"\n[scan]'))
         running.append(serve(home, config=config))
         return running[-1].ready()
 
@@ -35,7 +38,7 @@ def site(home):
 
 def handed_in(daemon, raw, to, sender="carl@far.example", xforward=""):
     """Send a message; the last reply."""
-    with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=30) as client:
+    with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=LIMIT_S) as client:
         client.ehlo()
         if xforward:
             assert client.docmd("XFORWARD", xforward)[0] == 250
@@ -80,7 +83,7 @@ def test_outgoing_mail_gives_outsiders_nothing_to_teach_with(home, site):
     assert answer(home, "review", do="list")["entries"] > 0
 
 
-def test_a_sender_is_told_what_became_of_a_report(home, site):
+def test_a_sender_gets_a_reply_on_what_became_of_a_report(home, site):
     """Bob's second report is above his daily quota: the reply is temporary, not a success."""
     daemon = site(most=1)
     mine = [stamped(home, daemon, number, "bob@example.org") for number in (1, 2)]

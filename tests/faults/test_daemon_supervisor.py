@@ -5,12 +5,12 @@ import resource
 import signal
 import socket
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.daemon import TESTS, Running, environment, is_alive, settings_in, until
+from support.daemon import TESTS, Running, environment, is_alive, settings_in
+from support.waiting import LIMIT_S, until
 
 DIGEST = "00112233445566778899aabbccddeeff"
 """a message that makes a stand-in hang"""
@@ -41,7 +41,7 @@ def started(tmp_path):
 
 def ask(daemon, word="hello", listener="mx"):
     """Ask a stand-in for its role, slot, pid and answer."""
-    with socket.create_connection(("127.0.0.1", daemon.port(listener)), 30) as connection:
+    with socket.create_connection(("127.0.0.1", daemon.port(listener)), LIMIT_S) as connection:
         connection.sendall(f"{word}\n".encode())
         data = connection.makefile().readline()
     role, slot, pid, value = data.split()
@@ -66,7 +66,7 @@ def test_a_dead_process_is_replaced_and_its_queue_goes_on(started):
     daemon = started()
     (pid,) = daemon.children("worker")
     os.kill(pid, signal.SIGSTOP)
-    with socket.create_connection(("127.0.0.1", daemon.port()), 30) as waiting:
+    with socket.create_connection(("127.0.0.1", daemon.port()), LIMIT_S) as waiting:
         waiting.sendall(b"hello\n")
         os.kill(pid, signal.SIGKILL)
         role, _, answered, _ = waiting.makefile().readline().split()
@@ -126,7 +126,7 @@ def test_a_process_that_cannot_be_started_now_is_tried_again(started):
 def test_a_process_that_never_starts_ends_the_daemon(started):
     """At the first start the administrator reads the log: it names the process; exit code 70."""
     daemon = started("learner=broken", wait=False)
-    assert daemon.process.wait(50) == 70
+    assert daemon.process.wait(LIMIT_S) == 70
     daemon.__exit__()
     assert "the learner process ends as soon as it starts" in daemon.plain
 
@@ -147,9 +147,7 @@ def test_a_process_that_does_not_end_is_killed(started):
     """A process that ignores SIGTERM delays the end, but does not prevent it."""
     daemon = started("worker=deaf", serve="drain_s = 0.1")
     (pid,) = daemon.children("worker")
-    began = time.monotonic()
     assert daemon.stop() == 0
-    assert time.monotonic() - began < 30
     assert not is_alive(pid)
 
 
@@ -166,7 +164,7 @@ def test_new_settings_reach_all_processes(started, tmp_path):
     assert ask(daemon, listener="delivery")[3] == "debug"
 
 
-def test_wrong_settings_change_nothing_and_are_told(started, tmp_path):
+def test_wrong_settings_change_nothing_and_are_reported(started, tmp_path):
     """SIGHUP with a bad file keeps the old settings everywhere, and names the mistake."""
     daemon = started()
     settings_in(tmp_path, more='[log]\nlevel = "debug"\nfromat = "json"')
@@ -211,11 +209,11 @@ def test_the_bypass_file_is_seen_by_all(started, tmp_path):
     until(lambda: ask(daemon, "bypass")[3] == "False", "the end of the bypass")
 
 
-def test_the_service_manager_is_told(started, tmp_path):
+def test_the_service_manager_gets_each_state(started, tmp_path):
     """READY with the last process, WATCHDOG while all respond, RELOADING and READY, STOPPING."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "n"))
-        manager.settimeout(50)
+        manager.settimeout(LIMIT_S)
         env = environment(NOTIFY_SOCKET=str(tmp_path / "n"), WATCHDOG_USEC="2000000")
         daemon = started(env=env)
         assert manager.recv(1000).startswith(b"READY=1\nSTATUS=")
@@ -245,7 +243,7 @@ def _falls_silent(manager):
     except TimeoutError:
         return True
     finally:
-        manager.settimeout(50)
+        manager.settimeout(LIMIT_S)
     return False
 
 
@@ -259,7 +257,7 @@ def _rest(manager):
             return messages
 
 
-def test_the_children_hear_nothing_of_the_service_manager(started, tmp_path):
+def test_the_children_have_no_variable_of_the_service_manager(started, tmp_path):
     """The children do not inherit NOTIFY_SOCKET, WATCHDOG and LISTEN_FDS."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "n"))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.daemon import PROJECT, Running, delivered, environment, send, serve, settings_in
+from support.waiting import LIMIT_S
 
 # --- the service manager --------------------------------------------------------------------------
 
@@ -93,7 +94,7 @@ def test_root_becomes_the_homes_owner(open_folder):
 # --- what settings name ---------------------------------------------------------------------------
 
 
-def test_a_list_with_a_mistake_is_told_at_the_start_and_at_a_reload(home):
+def test_a_list_with_a_mistake_is_reported_at_the_start_and_at_a_reload(home):
     """The lists that the settings name are read before the settings are used."""
     block = home / "block"
     block.write_text("sender mallory@example.com\n")
@@ -104,5 +105,5 @@ def test_a_list_with_a_mistake_is_told_at_the_start_and_at_a_reload(home):
         assert "block, line 1" in daemon.wait_for("settings not reloaded")["error"]
         assert len(delivered(home, send(daemon.port()))) == 1
     with serve(home, config=config) as daemon:
-        assert daemon.process.wait(50) == 2
+        assert daemon.process.wait(LIMIT_S) == 2
     assert "block, line 1" in daemon.plain[0]

@@ -1,22 +1,17 @@
 """A spam trap in the mail path: its mail is learnt as spam, and other mail flows."""
 
-import json
-import subprocess
-import sys
-
-from support.daemon import delivered, environment, send, serve, settings_in, until
+from support.cli import forked as spamnb
+from support.daemon import delivered, send, serve, settings_in
+from support.waiting import until
 
 TRAPS = '[feedback]\ntraps = ["trap@example.org"]\n'
 
 
 def journal(folder, config):
     """The events that came by the way of traps."""
-    arguments = ["--home", folder / "home", "--config", config, "journal", "--channel", "trap"]
-    done = subprocess.run(
-        [sys.executable, "-m", "spamnb", *arguments, "--json"],
-        capture_output=True, text=True, check=True, env=environment(),
-    )  # fmt: skip
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return spamnb(
+        folder / "home", "--config", config, "journal", "--channel", "trap", "--json"
+    ).json
 
 
 def test_what_comes_to_a_trap_is_learnt_as_spam(home):

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from support.waiting import LIMIT_S
 
 from spamnb.core.mail import limits
 from spamnb.errors import StoreFullError
@@ -119,7 +120,7 @@ def fill_the_disk(home):
     """A child that runs into the limit of its file's size, and goes on when that is lifted."""
     child = subprocess.run(
         [sys.executable, "-c", FULL, home],
-        cwd=PROJECT, capture_output=True, text=True, check=False, timeout=120,
+        cwd=PROJECT, capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     assert child.returncode == 0, child.stderr
     return child.stdout.split()

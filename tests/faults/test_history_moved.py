@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from support.history import damaged_once, entry, number_of, run
+from support.waiting import LIMIT_S
 
 from spamnb.errors import StoreFullError
 from spamnb.store.history import verdict_history as module
@@ -40,7 +41,7 @@ def set_aside_by_another(folder, number):
     with other:
         assert other.stdout.readline() == "done\n"
         yield found
-        found.append(other.communicate("\n", timeout=30)[0].strip())
+        found.append(other.communicate("\n", timeout=LIMIT_S)[0].strip())
     assert other.returncode == 0
 
 

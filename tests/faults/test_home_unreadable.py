@@ -4,8 +4,9 @@ import os
 import pwd
 
 import pytest
-from support.daemon import environment, serve, settings_in, until
+from support.daemon import NO_DELIVERY, environment, serve, settings_in
 from support.learner import as_user
+from support.waiting import LIMIT_S, until
 
 from spamnb.cli.import_ahead import is_world_readable
 from spamnb.endpoints.control.protocol import ControlClient
@@ -34,7 +35,7 @@ def status(folder, uid=0):
     """Return the daemon's reply to a user."""
 
     def run():
-        with ControlClient(folder / "c.sock", 20) as caller:
+        with ControlClient(folder / "c.sock", LIMIT_S) as caller:
             return "\n".join(caller.ask("status").header["status"]["warnings"])
 
     return as_user(uid, run) if uid else run()
@@ -42,8 +43,7 @@ def status(folder, uid=0):
 
 def served(folder):
     control = f'control = "{folder}/c.sock"'
-    config = settings_in(folder, user="nobody", serve=control, more=f'root = "{folder}/mail"')
-    (folder / "mail").mkdir(exist_ok=True)
+    config = settings_in(folder, user="nobody", serve=control, **NO_DELIVERY)
     return serve(folder, config=config, env=environment(SPAMNB_LOG_FORMAT="text"))
 
 

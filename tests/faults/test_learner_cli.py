@@ -7,23 +7,23 @@ import subprocess
 import sys
 
 import pytest
-from support.cli import PROGRAM, environment
+from support.cli import PROGRAM, PROJECT, SAMPLE, SECONDS, environment
 from support.cli import forked as spamnb
-from support.learner import PROJECT, Learner, events, learner, mail, score, until
+from support.learner import Learner, events, learner, mail, score
+from support.waiting import until
 
 from spamnb.cli.import_ahead import import_all, is_world_readable
 from spamnb.service.engine.filter import Filter, new_recipe
 
-SAMPLE = PROJECT / "corpora" / "sample"
 NOBODY = pwd.getpwnam("nobody")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
 @contextlib.contextmanager
-def daemon(place, options="{}"):
+def daemon(place):
     """The learner at the home's own socket, as the daemon puts it there."""
     home = place / "m"
-    with learner(home, place, options) as running:
+    with learner(home, place) as running:
         (home / "control.sock").symlink_to(running.path)
         yield running
 
@@ -103,7 +103,7 @@ def test_a_correction_goes_through_the_daemon(place):
     assert {source for source in pids_that_wrote(home) if source[0] != "owner"} == {(user, "cli")}
 
 
-def test_mistakes_are_told_as_without_a_daemon(place):
+def test_mistakes_are_reported_as_without_a_daemon(place):
     """Output and exit code of mistakes do not depend on a daemon; the output is one line."""
     mistakes = [
         ("correct", "spam", "nobody@nowhere.example"),
@@ -314,13 +314,15 @@ def test_a_learner_that_is_replaced_goes_on_at_the_same_socket(place):
     """The supervisor keeps the socket: a new learner answers requests that came before it."""
     with daemon(place) as running:
         running.kill()
+        message = place / "x.eml"
+        message.write_bytes(mail(1))
         waiting = subprocess.Popen(
-            [sys.executable, "-m", "spamnb", "--home", running.home, "correct", "spam", "-"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=PROJECT,
+            [sys.executable, "-m", "spamnb", "--home", running.home, "correct", "spam", message],
+            stdout=subprocess.PIPE, cwd=PROJECT,
         )  # fmt: skip
         second = Learner(running.home, place, listener=running.listener)
         try:
-            out, _ = waiting.communicate(mail(1), timeout=60)
+            out, _ = waiting.communicate(timeout=SECONDS)
             assert out.startswith(b"untrained -> spam")
             until(lambda: second.ask("ping").header["pid"] == second.process.pid)
         finally:

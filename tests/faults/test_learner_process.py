@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support.learner import Learner, as_user, events, learner, mail, score, until
+from support.learner import Learner, as_user, events, learner, mail, score
+from support.waiting import LIMIT_S, until
 
 from spamnb.daemon.roles.learner import uids_of
 from spamnb.endpoints.control.protocol import ControlClient
@@ -24,6 +25,7 @@ from spamnb.errors import (
 from spamnb.service.admin.client import answer_of
 from spamnb.service.admin.request import FEEDBACK, Caller, feedback_of, read_fields
 from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.feedback.trust import TeachingRules
 from spamnb.service.feedback.types import Feedback
 from spamnb.service.maintenance.export_import import export
 from spamnb.service.training.trainer import train
@@ -34,16 +36,10 @@ needs_root = pytest.mark.skipif(not ROOT, reason="only root can become another u
 NOBODY = pwd.getpwnam("nobody")
 
 
-@pytest.fixture
-def running(place):
-    with learner(place / "m", place) as running:
-        yield running
-
-
 # --- what it answers --------------------------------------------------------------------------
 
 
-def test_a_label_is_learnt_durably_and_told_in_a_receipt(running):
+def test_a_label_is_learnt_durably_and_reported_in_a_receipt(running):
     """Another process finds the event immediately; the same label again changes nothing."""
     raw = mail(1, "hello pills")
     with running.caller() as caller:
@@ -100,7 +96,7 @@ def test_bypass_is_a_flag_for_all_and_a_file_for_the_next_start(running):
         running.ask("bypass", on="yes")
 
 
-def test_numbers_are_told_for_people_and_for_prometheus(running):
+def test_numbers_are_shown_for_people_and_for_prometheus(running):
     """After a training the metrics in Prometheus' format have the counters and histograms."""
     running.ask("teach", mail(1), label="spam")
     text = running.ask("metrics").body.decode()
@@ -178,7 +174,7 @@ def test_a_local_user_labels_only_under_the_own_name(place):
 
         def answer(op, body=b"", **fields):
             def run():
-                with ControlClient(running.path, 20) as caller:
+                with ControlClient(running.path, LIMIT_S) as caller:
                     header = caller.ask(op, body, **fields).header
                 return header.get("state") or header
 
@@ -205,11 +201,11 @@ def test_a_delegate_names_the_person(place, unproven, strangers):
     It counts also for messages that are not known as that user's, unless `unproven` says otherwise.
     A reference without the message proves nothing.
     """
-    options = (
-        f"dict(delegates=frozenset([{NOBODY.pw_uid}]),"
-        f" teaching=TeachingRules(unproven={unproven!r}))"
-    )
-    with learner(place / "m", place, options) as running:
+    options = {
+        "delegates": frozenset([NOBODY.pw_uid]),
+        "teaching": TeachingRules(unproven=unproven),
+    }
+    with learner(place / "m", place, **options) as running:
         raw, other = mail(1, "garden tools"), mail(2, "garden seeds")
         signature = score(running.home, raw, to="alice@example.org")
 
@@ -217,7 +213,7 @@ def test_a_delegate_names_the_person(place, unproven, strangers):
             feedback = Feedback("spam", raw, refs, user, channel="imap")
 
             def run():
-                with ControlClient(running.path, 20) as caller:
+                with ControlClient(running.path, LIMIT_S) as caller:
                     return caller.teach(feedback).state
 
             return as_user(NOBODY.pw_uid, run)
@@ -325,7 +321,7 @@ def test_only_an_administrator_gets_the_text_of_a_fault(place):
     with learner(place / "m", place, model=False) as running:
 
         def run():
-            with ControlClient(running.path, 20) as caller:
+            with ControlClient(running.path, LIMIT_S) as caller:
                 return caller.ask("ping").header["fault"]
 
         assert as_user(NOBODY.pw_uid, run) == "see the log"
@@ -357,11 +353,12 @@ def test_without_a_learner_clients_get_a_temporary_error(place):
             caller.ask("ping")
 
 
-def test_told_to_stop_it_closes_the_store(running):
+def test_after_sigterm_it_closes_the_store(running):
     """After SIGTERM it exits with 0, and another process can open the model."""
     running.ask("teach", mail(1), label="spam")
     os.kill(running.process.pid, signal.SIGTERM)
-    assert running.process.wait(20) == 0
+    running.process.join(LIMIT_S)
+    assert running.process.exitcode == 0
     assert len(events(running.home)) == 3
 
 
@@ -386,7 +383,7 @@ def test_what_was_left_while_it_was_away_is_learnt_once(place):
     for number in range(20):
         leave(place / "m", f"{number:02}.spam", mail(f"sp{number}"))
     place.joinpath("c.sock").unlink()
-    with learner(place / "m", place, f"dict(delegates=frozenset({{{os.geteuid()}}}))") as running:
+    with learner(place / "m", place, delegates=frozenset({os.geteuid()})) as running:
         until(lambda: running.ask("status").header["status"]["spool"]["waiting"] == 0)
         until(lambda: running.ask("status").header["status"]["counters"]["learned_spam"] == 20)
     found = [e for e in events(place / "m").values() if e.message_id.startswith("sp")]

@@ -3,16 +3,8 @@
 import os
 import signal
 
-import pytest
 from support.daemon import send, serve, settings_in
-from test_daemon import Sink
-
-
-@pytest.fixture
-def sink():
-    made = Sink()
-    yield made
-    made.close()
+from support.waiting import LIMIT_S
 
 
 def reloaded(daemon, config, text):
@@ -26,9 +18,8 @@ def reloaded(daemon, config, text):
 def test_a_worker_replaced_after_a_reload_finds_its_listeners(tmp_path, sink):
     """Mail flows after a worker died and its listener was renamed or lost its next hop."""
     hop = f'upstream = "{sink.address}"'
-    config = settings_in(tmp_path, listener=hop)
-    text = config.read_text().replace('[delivery]\naddress = "127.0.0.1:0"', "")
-    config.write_text(text)
+    config = settings_in(tmp_path, listener=hop, delivery="")
+    text = config.read_text()
     with serve(tmp_path, "--create", config=config).ready() as daemon:
         for number, changed in enumerate(
             (text.replace(".mx]", ".other]"), text.replace(hop, ""), "[log]\nlevel = 'debug'"), 1
@@ -43,13 +34,13 @@ def test_a_worker_replaced_after_a_reload_finds_its_listeners(tmp_path, sink):
 
 def test_one_daemon_serves_a_home(tmp_path, sink):
     """A second one is refused, also with other sockets; after a kill -9 the next one may."""
-    config = settings_in(tmp_path, listener=f'upstream = "{sink.address}"')
+    config = settings_in(tmp_path, listener=f'upstream = "{sink.address}"', delivery="")
     other = tmp_path / "other.toml"
     control = f'[serve]\ncontrol = "{tmp_path}/other.sock"'
     other.write_text(config.read_text().replace("[serve]", control))
     with serve(tmp_path, "--create", config=config).ready() as daemon:
         second = serve(tmp_path, config=other)
-        assert second.process.wait(50) == 2
+        assert second.process.wait(LIMIT_S) == 2
         second.__exit__()
         assert any("another daemon serves" in line for line in second.plain)
         send(daemon.port())

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.waiting import LIMIT_S
 
 from spamnb.errors import StoreMissingError
 from spamnb.service.engine.filter import Filter
@@ -62,7 +63,10 @@ def events(home):
 def test_a_kill_leaves_the_old_model_or_the_new_one(home, step, when):
     """At every step of putting it in place; the other tries succeed, and the old one is kept."""
     killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(home), step, when], env=HERE, check=False, timeout=60
+        [sys.executable, "-c", KILLED, str(home), step, when],
+        env=HERE,
+        check=False,
+        timeout=LIMIT_S,
     )
     assert killed.returncode == -9
     renamed = (step, when) == ("rename", "after")

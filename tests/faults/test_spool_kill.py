@@ -6,44 +6,42 @@ Dovecot's script writes the pending files; the listing that finds them is no sna
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
-from support.learner import PROGRAM, PROJECT, WAIT_S, Learner, mail, until
+from support.learner import Learner, mail
+from support.waiting import LIMIT_S, until
 
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.feedback.spool import Spool, SpoolLimits
 from spamnb.service.maintenance.export_import import export
 from spamnb.store import check as audit
 
+PROJECT = Path(__file__).resolve().parents[2]
 TEACH = PROJECT / "scripts" / "dovecot" / "spamnb-teach"
-SERVER = f"dict(delegates=frozenset({{{os.geteuid()}}}))"
+SERVER = frozenset({os.geteuid()})
 """the mail server's script runs as the user of this test, so this user is a delegate"""
-DYING = """
-import os, signal
-removed, remove = 0, os.unlink
-
-def dying(name, *, dir_fd=None):
-    # Only the spool removes files by name in an open folder.
-    global removed
-    removed += dir_fd is not None
-    if removed == {turn} and {early}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    remove(name, dir_fd=dir_fd)
-    if removed == {turn}:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-os.unlink = dying
-"""
 
 
-class Dying(Learner):
-    """Kill the learner at a file: `early`, before the learnt file is removed, else after it."""
+def dies_at(turn, *, early):
+    """Kill the process at a file: `early`, before the learnt file is removed, else after it."""
+    removed, remove = 0, os.unlink
 
-    def __init__(self, home, where, turn, *, early):
-        self.program = DYING.format(turn=turn, early=early) + PROGRAM
-        super().__init__(home, where, SERVER)
+    def dying(name, *, dir_fd=None):
+        # Only the spool removes files by name in an open folder.
+        nonlocal removed
+        removed += dir_fd is not None
+        if removed == turn and early:
+            os.kill(os.getpid(), signal.SIGKILL)
+        remove(name, dir_fd=dir_fd)
+        if removed == turn:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.unlink = dying
 
 
 def model_in(home):
@@ -102,7 +100,7 @@ def waiting(home):
 def live(running, done):
     """Run a learner until a condition holds or it dies; return its exit status."""
     try:
-        until(lambda: running.process.poll() is not None or done(), "its end")
+        until(lambda: not running.process.is_alive() or done(), "its end")
         return running.end()
     finally:
         running.kill()
@@ -124,13 +122,14 @@ def test_a_learner_killed_at_any_step_learns_each_label_once(place, early):
     for label in labels:
         file_it(home, *label)
         file_it(spared, *label)
-    session_io = []
+    exit_codes = []
     while waiting(home):
-        running = Dying(home, place, len(session_io) + 2, early=early)
-        session_io.append(live(running, lambda: not waiting(home)))
-    assert session_io[:-1] == [-9] * (len(session_io) - 1)
-    assert len(session_io) > 4
-    assert live(Learner(spared, place, SERVER), lambda: not waiting(spared)) == 0
+        dies = partial(dies_at, len(exit_codes) + 2, early=early)
+        running = Learner(home, place, prepare=dies, delegates=SERVER)
+        exit_codes.append(live(running, lambda: not waiting(home)))
+    assert exit_codes[:-1] == [-9] * (len(exit_codes) - 1)
+    assert len(exit_codes) > 4
+    assert live(Learner(spared, place, delegates=SERVER), lambda: not waiting(spared)) == 0
     Spool(home / "spool").drain(("ham", "spam"), lambda _: None)
     assert list((home / "spool").iterdir()) == []
     events = journal(home)
@@ -166,5 +165,5 @@ def test_a_file_that_arrives_during_the_listing_overtakes_no_other(tmp_path):
     found = []
     while writer.poll() is None or spool.waiting() > 3000:
         spool.drain(("ham", "spam"), lambda left: found.append(int(left.raw)))
-    assert writer.wait(WAIT_S) == 0
+    assert writer.wait(LIMIT_S) == 0
     assert found == list(range(1500))

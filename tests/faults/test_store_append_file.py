@@ -12,6 +12,7 @@ from zlib import crc32
 
 import pytest
 from support.history import APART, EACH, NOON_2026, WRITERS, entry, number_of, recent, run
+from support.waiting import LIMIT_S
 
 from spamnb.errors import BugError, StoreDamagedError, StoreFullError
 from spamnb.store.history import verdict_history as module
@@ -394,7 +395,7 @@ class TestDamage:
         with opened(tmp_path / "h") as history:
             history.add([entry(1)])
             history.flush()
-            both = threading.Barrier(2, timeout=20)
+            both = threading.Barrier(2, timeout=LIMIT_S)
 
             def work():
                 met = []

@@ -218,7 +218,7 @@ class TestSharing:
         with pytest.raises(BugError), two.read():
             pass
 
-    def test_a_child_is_told_not_to_use_what_it_inherited(self, tmp_path):
+    def test_a_child_gets_an_error_if_it_uses_what_it_inherited(self, tmp_path):
         """After a fork the child gets a clear error, not the parent's map and locks."""
         store = open_store(tmp_path / "model", create=RECIPE)
         learn(store, mail(1, 1), 0)

@@ -10,6 +10,7 @@ import threading
 import numpy as np
 import pytest
 from support.history import NOON_2026, damaged_once, entry, recent
+from support.waiting import LIMIT_S
 
 from spamnb.errors import BugError, StoreDamagedError, StoreError, StoreFullError, StoreVersionError
 from spamnb.store.history import boot_marker
@@ -162,7 +163,7 @@ class TestBounds:
             assert recent(history, 1)[0].signature == entry(2000).signature
             assert (tmp_path / "h" / "data.mdb").stat().st_size <= 1_000_000
 
-    def test_one_entry_too_large_is_told(self, tmp_path):
+    def test_one_entry_too_large_is_reported(self, tmp_path):
         """An entry that does not fit into an empty history is an error."""
         limits = HistoryLimits(limit_bytes=100_000)
         with contextlib.closing(History.open(tmp_path / "h", limits)) as history:
@@ -194,7 +195,7 @@ class TestFlushing:
         with contextlib.closing(History.open(tmp_path / "h")) as history:
             for number in (1, 2):
                 history.add([entry(number)])
-                assert synced.acquire(timeout=10)
+                assert synced.acquire(timeout=LIMIT_S)
                 assert history._append_file.size() == 0
 
     def test_a_flush_that_fails_is_not_the_end(self, tmp_path, monkeypatch):
@@ -210,7 +211,7 @@ class TestFlushing:
         history = History.open(tmp_path / "h")
         for number in (1, 2):
             history.add([entry(number)])
-            assert called.acquire(timeout=10)
+            assert called.acquire(timeout=LIMIT_S)
         monkeypatch.undo()
         history.close()
 
@@ -229,7 +230,7 @@ class TestFlushing:
         flusher._due.set()
         thread = threading.Thread(target=flusher._loop, daemon=True)
         thread.start()
-        thread.join(10)
+        thread.join(LIMIT_S)
         assert not thread.is_alive()
 
 
@@ -324,7 +325,7 @@ class TestDamage:
             def other():
                 try:
                     results.append(history.add([entry(2)]) if what == "add" else recent(history, 9))
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+                except Exception as error:  # noqa: BLE001 - whatever it is, the test sees it
                     results.append(error)
 
             thread, share = threading.Thread(target=other), module.reopen_append_file
@@ -336,7 +337,7 @@ class TestDamage:
 
             monkeypatch.setattr(module, "reopen_append_file", slow)
             history._with_recovery(damaged_once())
-            thread.join(10)
+            thread.join(LIMIT_S)
             assert results == [None if what == "add" else []]
             assert "page 7" in history.warning
             history.add([entry(3)])

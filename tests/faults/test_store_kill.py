@@ -1,6 +1,7 @@
 """After a kill at any moment the store opens, is consistent and complete.
 
-Run as a program, this file is the victim: it works in one of five ways and prints what is done.
+The processes that are killed are forks; each works in one of five ways and writes what is done.
+Run as a program, this file learns and prints what is done.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.forks import fork_child, killed_after, output_of
 from support.stores import NOON_2026, RECIPE, apply, event_for, learn, mail
 
 from spamnb.errors import StoreFullError
@@ -50,15 +53,11 @@ def some_mail(number):
     return mail(number, *rng.sample(range(600), 40), *range(10 * number, 10 * number + 6))
 
 
-def write_line(*values):
-    print(*values, flush=True)
-
-
-def victim(way, folder, first, count=1_000_000):
+def victim(way, folder, first, write_line, count=1_000_000):
     """Work until killed; each line names what is on the disk by now."""
     numbers = iter(range(first, first + count))
     if way == "history":
-        remember(folder / "history", numbers)
+        remember(folder / "history", numbers, write_line)
     store = open_store(folder, create=RECIPE, map_size=1 << 20)
     for number in numbers:
         if way == "bulk":
@@ -86,7 +85,7 @@ def entry(number):
     )
 
 
-def remember(folder, numbers):
+def remember(folder, numbers, write_line):
     history = History.open(folder)
     for number in numbers:
         history.add([entry(number)])
@@ -94,26 +93,6 @@ def remember(folder, numbers):
 
 
 # --- the witness ----------------------------------------------------------------------------------
-
-
-def start(*arguments, wrapper=()):
-    command = [*wrapper, sys.executable, __file__, *map(str, arguments)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=HERE)
-
-
-def kill_at_random(process, rng):
-    """Wait for the first lines, kill at a random instant; return all lines printed before."""
-    first = [process.stdout.readline() for _ in range(rng.randint(1, 8))]
-    time.sleep(rng.random() * 0.03)  # the instant, not a wait for anything
-    with process:
-        process.kill()
-        # Not communicate(): it reads past what the pipe's own buffer holds already.
-        rest, errors = process.stdout.read(), process.stderr.read()
-    assert errors == ""
-    lines = "".join([*first, rest]).split("\n")[:-1]
-    assert lines
-    return [int(line) for line in lines]
 
 
 def witness(folder, way, acknowledged):
@@ -144,8 +123,9 @@ def kills(folder, count):
     rng = random.Random(7)
     for round_ in range(count):
         way = WAYS[round_ % len(WAYS)]
-        process = start(way, folder, 1 + round_ * 100_000)
-        witness(folder, way, kill_at_random(process, rng))
+        work = partial(victim, way, folder, 1 + round_ * 100_000)
+        lines = killed_after(work, rng.random() * 0.03, lines_first=rng.randint(1, 8))
+        witness(folder, way, [int(number) for (number,) in lines])
 
 
 def test_ten_kills(tmp_path):
@@ -159,14 +139,14 @@ def test_two_hundred_kills(tmp_path):
     kills(tmp_path / "model", 200)
 
 
-def test_a_commit_is_on_the_disk_before_it_is_told(tmp_path):
+def test_a_commit_is_on_the_disk_before_it_is_acknowledged(tmp_path):
     """Between two acknowledgements the data is synced, and the meta page after it, with O_DSYNC."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     trace = tmp_path / "trace"
     calls = "trace=openat,fdatasync,fsync,pwrite64,pwritev,writev,write"
-    wrapper = ["strace", "-f", "-o", trace, "-e", calls]
-    output, _ = start("learn", tmp_path / "model", 1, 4, wrapper=wrapper).communicate()
+    command = ["strace", "-f", "-o", trace, "-e", calls, sys.executable, __file__]
+    output = subprocess.check_output([*command, tmp_path / "model"], text=True, env=HERE)
     if not trace.exists() or "openat" not in trace.read_text():
         pytest.skip("strace may not trace here")
     assert output.split() == ["1", "2", "3", "4"]
@@ -194,7 +174,7 @@ def fill(folder):
         for number in range(1, 100_000):
             done = learn(store, some_mail(number), number % 2)
     except StoreFullError as error:
-        write_line(done, error.hint)
+        print(done, error.hint)
     # The same store goes on reading, and writes again as soon as it may.
     with store.read() as view:
         assert view.totals().last_seq == done
@@ -206,7 +186,7 @@ def learn_for_ever(store):
         learn(store, some_mail(number), number % 2)
 
 
-def test_a_full_disk_is_told_and_harms_nothing(tmp_path):
+def test_a_full_disk_is_reported_and_harms_nothing(tmp_path):
     """If the file cannot grow, StoreFullError is raised and the last state stays."""
     script = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)); \
 import sys; sys.argv = ['x']; import runpy; m = runpy.run_path({__file__!r}, run_name='child'); \
@@ -222,7 +202,7 @@ from pathlib import Path; m['fill'](Path({str(tmp_path / 'model')!r}))"
     store.close()
 
 
-def test_a_full_file_system_is_told_and_harms_nothing(tmp_path):
+def test_a_full_file_system_is_reported_and_harms_nothing(tmp_path):
     """The same on a file system of two megabytes, and it goes on when there is room again."""
     small = tmp_path / "small"
     small.mkdir()
@@ -247,16 +227,17 @@ def test_a_full_file_system_is_told_and_harms_nothing(tmp_path):
 # --- many processes -------------------------------------------------------------------------------
 
 
-GROWN_BYTES = 1 << 21
+SMALL_MAP = 1 << 18
+GROWN_BYTES = 2 * SMALL_MAP
 
 
 def file_bytes(folder):
     return (folder / "data.mdb").stat().st_size
 
 
-def many_writers(folder, first, until):
-    """Learn and forget until a time and until the map has grown; return the learnt number."""
-    store = open_store(folder, map_size=1 << 20)
+def writer(folder, first, until, write_line):
+    """Learn and forget until a time and until the map has grown; write the learnt number."""
+    store = open_store(folder, map_size=SMALL_MAP)
     number = first
     while time.time() < until or number < first + 50 or file_bytes(folder) <= GROWN_BYTES:
         number += 1
@@ -266,11 +247,11 @@ def many_writers(folder, first, until):
     write_line(number - first - (number - first) // 5)
 
 
-def many_readers(folder, until):
-    """Read whole snapshots until a time: sums and records of each agree."""
-    store = open_store(folder, map_size=1 << 20)
-    seen = 0
-    while time.time() < until:
+def reader(folder, ended, write_line):
+    """Read whole snapshots until the writers have ended: sums and records of each agree."""
+    store = open_store(folder, map_size=SMALL_MAP)
+    snapshots = 0
+    while not ended.exists():
         with store.read() as view:
             totals = view.totals()
             sums = np.zeros(2, np.int64)
@@ -278,20 +259,22 @@ def many_readers(folder, until):
                 sums += records.n.sum(axis=0, dtype=np.int64)
             assert np.array_equal(sums, totals.tokens)
             assert len(view.last_events(3)) == min(3, len(view.last_events(20)))
-        seen += 1
-    write_line(seen)
+        snapshots += 1
+    write_line(snapshots)
 
 
 def crowd(folder, seconds):
-    open_store(folder, create=RECIPE, map_size=1 << 20).close()
-    until = time.time() + seconds
-    writers = [start("writer", folder, (w + 1) * 1_000_000, until) for w in range(4)]
-    readers = [start("reader", folder, 0, until) for _ in range(4)]
-    outputs = [process.communicate() for process in [*writers, *readers]]
-    assert [errors for _, errors in outputs] == [""] * 8
+    open_store(folder, create=RECIPE, map_size=SMALL_MAP).close()
+    until, ended = time.time() + seconds, folder.with_name("ended")
+    writers = [fork_child(partial(writer, folder, n * 1_000_000, until)) for n in range(1, 5)]
+    readers = [fork_child(partial(reader, folder, ended)) for _ in range(4)]
+    learnt = [output_of(*child) for child in writers]
+    ended.touch()
+    outputs = [*learnt, *(output_of(*child) for child in readers)]
+    assert [len(lines) for lines in outputs] == [1] * 8, outputs
     store = open_store(folder)
     with store.read() as view:
-        assert view.totals().messages.sum() == sum(int(count) for count, _ in outputs[:4])
+        assert view.totals().messages.sum() == sum(int(line[0]) for (line,) in learnt)
         assert check(view) == []
         assert view.totals().last_seq > 100
     assert file_bytes(folder) > GROWN_BYTES
@@ -299,8 +282,8 @@ def crowd(folder, seconds):
 
 
 def test_writers_and_readers_in_many_processes(tmp_path):
-    """Four writers and four readers on a map of 1 MiB that must grow: no error, exact sums."""
-    crowd(tmp_path / "model", 1)
+    """Four writers and four readers on a map of 256 KiB that must grow: no error, exact sums."""
+    crowd(tmp_path / "model", 0)
 
 
 @pytest.mark.full
@@ -311,10 +294,4 @@ def test_writers_and_readers_for_a_minute(tmp_path):
 
 if __name__ == "__main__":
     logged_rows.LEAST_BITS = logged_rows.MOST_BITS = LOG_BITS
-    what, where, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    if what == "writer":
-        many_writers(where, number, float(sys.argv[4]))
-    elif what == "reader":
-        many_readers(where, float(sys.argv[4]))
-    else:
-        victim(what, where, number, *map(int, sys.argv[4:]))
+    victim("learn", Path(sys.argv[1]), 1, partial(print, flush=True), count=4)

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.stores import NOON_2026, RECIPE, apply, event_for, learn, mail, picture
+from support.waiting import LIMIT_S
 
 from spamnb.errors import (
     RefusedError,
@@ -169,7 +170,7 @@ input()
                 while not blocked.search(Path("/proc/locks").read_text()):
                     assert waiting.poll() is None, waiting.stdout.read()
                 killed.kill()
-                assert waiting.communicate(timeout=60)[0] == "[]\n"
+                assert waiting.communicate(timeout=LIMIT_S)[0] == "[]\n"
                 assert waiting.returncode == 0
         shown(folder)
 

@@ -1,7 +1,7 @@
 """Small messages, each with what must be read from it.
 
-An expectation is what `told` gives, written beside the message as JSON and reviewed by a person;
-the digests hold the canonical form still, since stores know messages by them.
+An expectation is what `expectation` gives, written beside the message as JSON and reviewed by a
+person; the digests hold the canonical form still, since stores know messages by them.
 """
 
 import json

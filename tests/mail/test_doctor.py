@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from support.doctor import CHECKS, DoctorResult, Site
-from support.postfix import free_ports, until
+from support.postfix import free_ports
+from support.waiting import LIMIT_S, until
 
 EMBEDDED = """
 [serve]
@@ -65,7 +66,7 @@ class Embedded(Site):
                 yield
             finally:
                 running.terminate()
-                running.wait(20)
+                running.wait(LIMIT_S)
 
     def lying(self):
         """Messages in all folders."""
@@ -104,7 +105,7 @@ def test_all_is_well_in_a_maildir(embedded, unchanged):
     ]
 
 
-def test_moves_without_a_watcher_are_told(embedded, unchanged):
+def test_moves_without_a_watcher_are_reported(embedded, unchanged):
     """Without `spamnb watch` the check learning fails, and its hint names the command."""
     result = embedded.doctor_of("bob", "--wait", "1")
     result.is_broken("learning", "nothing was learnt within 1 s", "spamnb watch")
@@ -112,7 +113,7 @@ def test_moves_without_a_watcher_are_told(embedded, unchanged):
     assert "spamnb forget" in result.checks["cleaning up"]["todo"]
 
 
-def test_bypass_is_told(embedded, unchanged):
+def test_bypass_is_reported(embedded, unchanged):
     """Mail that passes unscanned has no verdict: nothing is sent at all."""
     embedded.bypass("on")
     try:
@@ -123,7 +124,7 @@ def test_bypass_is_told(embedded, unchanged):
         embedded.bypass("off")
 
 
-def test_a_closed_smtp_port_is_told(embedded, unchanged):
+def test_a_closed_smtp_port_is_reported(embedded, unchanged):
     """With a closed port the check delivery fails."""
     (port,) = free_ports(1)
     result = embedded.doctor_of("bob", "--smtp", f"127.0.0.1:{port}")
@@ -188,7 +189,7 @@ def test_an_interrupted_doctor_leaves_no_message_and_no_training(embedded, uncha
         junk = embedded.maildir / ".Junk" / "cur"
         until(lambda: list(junk.iterdir()), what="the move")
         running.send_signal(number)
-        out, _ = running.communicate(timeout=60)
+        out, _ = running.communicate(timeout=LIMIT_S)
     result = DoctorResult(running.returncode, out, "")
     assert running.returncode == 130
     assert list(result.checks)[-1] == "cleaning up"
@@ -204,7 +205,7 @@ def test_the_daemon_goes_away_on_the_way(embedded, unchanged):
         junk = embedded.maildir / ".Junk" / "cur"
         until(lambda: list(junk.iterdir()), what="the move")
         embedded.daemon.stop()
-        out, _ = running.communicate(timeout=60)
+        out, _ = running.communicate(timeout=LIMIT_S)
     try:
         result = DoctorResult(running.returncode, out, "")
         assert result.checks["cleaning up"]["state"] == "ok", result.checks["cleaning up"]

@@ -12,7 +12,8 @@ import pytest
 from support import dovecot_versions
 from support.doctor import CHECKS, Site
 from support.dovecot import with_teaching
-from support.postfix import Rig, needs_rig, until
+from support.postfix import Rig, needs_rig
+from support.waiting import LIMIT_S, until
 from test_postfix import joined
 
 pytestmark = needs_rig
@@ -67,7 +68,7 @@ class Served(Site):
             self._dovecot_anew()
 
     def _dovecot_anew(self):
-        # Not `doveadm reload`: nothing tells when the old processes have stopped listening.
+        # Not `doveadm reload`: nothing shows when the old processes have stopped listening.
         pid = self.rig.dovecot_pid()
         os.kill(pid, signal.SIGTERM)
         until(lambda: not Path(f"/proc/{pid}").exists(), what="Dovecot's end")
@@ -158,7 +159,7 @@ def test_what_can_be_encrypted_is(served, unchanged):
     cert, key = served.rig.root / "cert", served.rig.root / "key"
     make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=mx"
     command = [*make.split(), "-keyout", key, "-out", cert]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
     log = served.rig.root / "dovecot.log"
     began = log.stat().st_size
     with served.other_dovecot("ssl = no", dovecot_versions.tls(cert, key)):
@@ -169,14 +170,14 @@ def test_what_can_be_encrypted_is(served, unchanged):
     assert all("TLS" in line for line in logins)
 
 
-def test_a_dovecot_without_imap_sieve_is_told(served, unchanged):
+def test_a_dovecot_without_imap_sieve_is_reported(served, unchanged):
     """The check learning fails, and its hint names the documentation."""
     with served.other_dovecot("protocol imap {", "protocol lda {"):
         result = served.alice("--wait", "2")
     result.is_broken("learning", "nothing was learnt within 2 s", "docs/dovecot.md")
 
 
-def test_a_wrong_spool_is_told(served, unchanged):
+def test_a_wrong_spool_is_reported(served, unchanged):
     """The script writes into another spool than the daemon reads."""
     spool = served.rig.root / "elsewhere"
     spool.mkdir(mode=0o777)
@@ -188,7 +189,7 @@ def test_a_wrong_spool_is_told(served, unchanged):
     assert list(spool.glob("*.spam"))
 
 
-def test_mail_that_bypasses_spamnb_is_told(served, unchanged):
+def test_mail_that_bypasses_spamnb_is_reported(served, unchanged):
     """Without the headers of spamnb the check headers fails; the other checks run."""
     result = served.alice("--smtp", f"127.0.0.1:{served.rig.port['back']}")
     result.is_broken("headers", "did not pass through spamnb", "docs/postfix.md")

@@ -11,7 +11,8 @@ from functools import partial
 
 import pytest
 from support.dovecot import Site, copy_and_delete, fetch_and_append, move
-from support.postfix import needs_rig, until
+from support.postfix import needs_rig
+from support.waiting import until
 
 pytestmark = needs_rig
 
@@ -157,7 +158,7 @@ def site(tmp_path_factory):
     made.close()
 
 
-ENDS = {"told to stop": "stop", "killed": "kill"}
+ENDS = {"stopped": "stop", "killed": "kill"}
 
 
 @pytest.mark.parametrize("end", ENDS)

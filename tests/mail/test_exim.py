@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from support.exim import Exim, needs_exim
-from support.postfix import Daemon, until
+from support.postfix import Daemon
+from support.waiting import until
 
 pytestmark = needs_exim
 
@@ -46,7 +47,7 @@ def mail_of(label, number):
 
 
 def test_mail_is_judged_and_filed(site):
-    """Ham comes to the inbox, spam to Junk, both with our headers, once for each person."""
+    """Ham comes to the inbox, spam to Junk, both with the added headers, once for each person."""
     people = ["alice@example.org", "bob@example.org"]
     site.send(mail_of("ham", 3), people)
     site.send(b"X-Spam-Flag: NO\r\n" + mail_of("spam", 3), people)
@@ -75,7 +76,7 @@ def test_nothing_is_lost_while_the_daemon_is_away(site):
     site.send(b"Subject: patience\r\n\r\ntext\r\n", ["alice@example.org"])
     until(lambda: "Connection refused" in site.log(), what="a try in vain")
     site.daemon.start()
-    until(lambda: site.delivered("alice", "patience"), 60)
+    until(lambda: site.delivered("alice", "patience"))
     assert "** " not in site.log()
 
 
@@ -85,7 +86,7 @@ def test_mail_that_exim_does_not_take_back_waits_there(site):
     site.send(b"Subject: later\r\n\r\ntext\r\n", ["alice@example.org"])
     until(lambda: "== alice@example.org R=spamnb" in site.log(), what="a try in vain")
     site.take_again()
-    until(lambda: site.delivered("alice", "Subject: later"), 60)
+    until(lambda: site.delivered("alice", "Subject: later"))
     assert "** " not in site.log()
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from support.docs_snippets import changed, snippet
 from support.dovecot import with_junk
-from support.postfix import Daemon, Rig, needs_rig, until
+from support.postfix import Daemon, Rig, needs_rig
+from support.waiting import until
 
 pytestmark = needs_rig
 
@@ -94,7 +95,7 @@ def running(model, tmp_path, way, more=lambda _: ""):
 
 
 def test_mail_is_judged_and_filed(site):
-    """Ham comes to the inbox, spam to Junk, both with our headers, and nothing is bounced."""
+    """Ham comes to the inbox, spam to Junk, both with the added headers, and nothing is bounced."""
     rig = site
     rig.send(mail_of("ham", 3), ["alice@example.org", "bob@example.org"])
     rig.send(mail_of("spam", 3), ["alice@example.org"])
@@ -208,7 +209,7 @@ def test_nothing_is_lost_while_the_daemon_is_away(site):
         rig.send(raw, ["alice@example.org"])
         until(lambda: "status=deferred" in rig.log())
         rig.daemon.start()
-    until(lambda: rig.delivered("alice", "patience"), 60)
+    until(lambda: rig.delivered("alice", "patience"))
     assert "status=bounced" not in rig.log()
 
 

@@ -9,7 +9,7 @@ MEMORY_FLAT = 0.10
 def check(books, seconds):
     """Check that no message is lost, changed or wrongly refused, and explain duplicates."""
     print(f"{books.sent} messages in {seconds} s, {books.corrections} corrections; {books.events}")
-    print(f"twice: {len(books.twice)}, told by the log: {len(books.logged)}")
+    print(f"twice: {len(books.twice)}, known from the log: {len(books.logged)}")
     assert books.lost == []
     assert books.given_up == 0
     assert books.changed == []

@@ -65,8 +65,9 @@ def spamnb(home, *arguments, stdin=b""):
     except SystemExit as ended:
         return Done(cast("int", ended.code), out.getvalue(), err.getvalue())
     finally:
-        # A program that ends ignores further interrupts; this process goes on.
+        # A program that ends blocks and ignores further interrupts; this process goes on.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         sys.stdin.close()
         sys.stdin = old
         _let_go(home)

@@ -11,26 +11,19 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from support.waiting import LIMIT_S, until
+
 PROJECT = Path(__file__).resolve().parents[2]
 TESTS = Path(__file__).resolve().parents[1]
-DEADLINE_S = 60
+END_S = 60
+"""for a daemon to end after a signal, before it is killed"""
 
 
 def environment(**more):
-    """Give the environment of a daemon, without our own settings."""
+    """Return the environment of a daemon, without the settings of this machine."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPAMNB_", "LISTEN_"))}
     path = os.pathsep.join([str(PROJECT), str(TESTS)])
     return kept | {"PYTHONPATH": path, "SPAMNB_LOG_FORMAT": "json"} | more
-
-
-def until(condition, what, seconds=DEADLINE_S):
-    """Wait for a condition; what it gave, or an error that names what never came."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.01)
-    raise AssertionError(f"this never came: {what}")
 
 
 class Running:
@@ -60,8 +53,8 @@ class Running:
             if self.process.poll() is None:
                 self.process.send_signal(number)
                 with suppress(subprocess.TimeoutExpired):
-                    self.process.wait(50)
-        self._reader.join(10)
+                    self.process.wait(END_S)
+        self._reader.join(LIMIT_S)
         self.process.stderr.close()
 
     # -- the log ----------------------------------------------------------------------------------
@@ -119,10 +112,10 @@ class Running:
         self.process.send_signal(number)
 
     def stop(self):
-        """End it politely; its exit code."""
+        """End it with SIGTERM; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(50)
-        self._reader.join(10)
+        code = self.process.wait(LIMIT_S)
+        self._reader.join(LIMIT_S)
         return code
 
 
@@ -142,6 +135,10 @@ def is_alive(pid):
         return False
 
 
+DELIVERY = '[delivery]\naddress = "127.0.0.1:0"\n'
+"""the built-in delivery agent; a test with a next hop of its own needs no process for it"""
+NO_DELIVERY = {"delivery": "", "listener": 'upstream = "127.0.0.1:9"'}
+"""settings of a daemon that gets no mail"""
 SETTINGS = """
 [serve]
 user = "{user}"
@@ -150,8 +147,7 @@ workers = {workers}
 [listener.mx]
 address = "{address}"
 {listener}
-[delivery]
-address = "127.0.0.1:0"
+{delivery}
 {more}
 """
 
@@ -159,8 +155,15 @@ address = "127.0.0.1:0"
 def settings_in(folder, **values):
     """Write a settings file with ports chosen by the kernel."""
     path = folder / "spamnb.toml"
-    defaults = {"user": "root" if os.geteuid() == 0 else "", "workers": 1, "serve": "",
-                "address": "127.0.0.1:0", "listener": "", "more": ""}  # fmt: skip
+    defaults = {
+        "user": "root" if os.geteuid() == 0 else "",
+        "workers": 1,
+        "serve": "",
+        "address": "127.0.0.1:0",
+        "listener": "",
+        "delivery": DELIVERY,
+        "more": "",
+    }
     path.write_text(SETTINGS.format(**(defaults | values)))
     return path
 
@@ -176,7 +179,7 @@ def send(port, text="hello", subject="a note", to="bob@example.org"):
     """Send a message; its identity."""
     ident = f"<{time.monotonic_ns()}@example.org>"
     message = f"Subject: {subject}\r\nMessage-ID: {ident}\r\n\r\n{text}\r\n"
-    with smtplib.SMTP("127.0.0.1", port, timeout=30) as client:
+    with smtplib.SMTP("127.0.0.1", port, timeout=LIMIT_S) as client:
         client.sendmail("alice@example.com", [to], message)
     return ident
 

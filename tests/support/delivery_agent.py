@@ -19,6 +19,7 @@ from spamnb.endpoints.smtp.delivery.server import Server
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.feedback.types import Answer
 from spamnb.service.telemetry.metrics import Meters
+from support.waiting import LIMIT_S
 
 CHEAP = Cost(ln=4, r=8, p=1)
 MESSAGE = b"From: a@b.example\r\nSubject: hello\r\nMessage-ID: <1@b.example>\r\n\r\nHello?\r\n"
@@ -49,10 +50,10 @@ class Rig:
         return Answer("learnt", receipt)
 
     def smtp(self, **more):
-        return smtplib.SMTP("127.0.0.1", self.port, timeout=20, **more)
+        return smtplib.SMTP("127.0.0.1", self.port, timeout=LIMIT_S, **more)
 
     def raw(self, source="127.0.0.1"):
-        return Raw(socket.create_connection(("127.0.0.1", self.port), 20, (source, 0)))
+        return Raw(socket.create_connection(("127.0.0.1", self.port), LIMIT_S, (source, 0)))
 
 
 class Raw:
@@ -115,13 +116,13 @@ def running_agent(protocol="smtp", sock=None, **settings):
     def live():
         try:
             asyncio.run(life())
-        except Exception as error:  # noqa: BLE001 - told in the test's own thread
+        except Exception as error:  # noqa: BLE001 - shown in the test's own thread
             errors.append(error)
             ready.set()
 
     thread = threading.Thread(target=live)
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(LIMIT_S)
     try:
         if not errors:
             yield rig
@@ -129,7 +130,7 @@ def running_agent(protocol="smtp", sock=None, **settings):
         loop, stop = loops[0]
         if not loop.is_closed():
             loop.call_soon_threadsafe(stop.set)
-        thread.join(40)
+        thread.join(LIMIT_S)
         sock.close()
     if errors:
         raise errors[0]
@@ -156,7 +157,7 @@ def certificate(folder):
          "-nodes", "-days", "2", "-subj", "/CN=localhost",
          "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key),
          "-out", str(cert)],
-        check=True, capture_output=True, timeout=60,
+        check=True, capture_output=True, timeout=LIMIT_S,
     )  # fmt: skip
     return str(cert), str(key)
 

@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 from spamnb.service.engine.filter import Filter
-from support.postfix import PROJECT, Daemon, until
+from support.postfix import PROJECT, Daemon
+from support.waiting import LIMIT_S, until
 
 SAMPLE = PROJECT / "corpora" / "sample"
 CHECKS = [
@@ -62,7 +63,7 @@ class Site:
 
     def doctor(self, *more):
         done = subprocess.run(
-            self.command(*more), capture_output=True, text=True, check=False, timeout=120,
+            self.command(*more), capture_output=True, text=True, check=False, timeout=LIMIT_S,
             env=self.daemon.environment,
         )  # fmt: skip
         return DoctorResult(done.returncode, done.stdout, done.stderr)

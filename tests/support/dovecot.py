@@ -7,7 +7,8 @@ import socket
 
 from support import dovecot_versions
 from support.docs_snippets import changed, snippet
-from support.postfix import PEOPLE, PROJECT, Daemon, Rig, until
+from support.postfix import PEOPLE, PROJECT, Daemon, Rig
+from support.waiting import until
 
 imaplib.Commands.setdefault("MOVE", ("SELECTED",))
 SCRIPTS = PROJECT / "scripts" / "dovecot"

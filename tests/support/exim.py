@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from support.docs_snippets import changed, snippet
-from support.postfix import PEOPLE, free_ports, until
+from support.postfix import PEOPLE, free_ports
+from support.waiting import LIMIT_S, until
 
 PAGE, WAY, JUNK = "exim.md", "After the queue", "File spam into Junk"
 USER = "Debian-exim"
@@ -151,7 +152,7 @@ class Exim:
     def send(self, raw, to, sender="stranger@example.net", **options):
         """Send from outside, with the line ends of SMTP."""
         raw = raw.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
-        with smtplib.SMTP("127.0.0.1", self.port["mx"], timeout=60) as client:
+        with smtplib.SMTP("127.0.0.1", self.port["mx"], timeout=LIMIT_S) as client:
             return client.sendmail(sender, to, raw, **options)
 
     def delivered(self, name, tag, folder=""):

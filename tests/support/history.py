@@ -18,6 +18,7 @@ from spamnb.errors import StoreDamagedError
 from spamnb.store.history import verdict_history as module
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
+from support.waiting import LIMIT_S
 
 HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
 NOON_2026 = 1_767_268_800_000_000
@@ -59,7 +60,7 @@ def run(way, folder, first=1):
 
 
 def add_till_killed(folder, first):
-    """One at a time and a few at a time, settled as often as can be; tells what was added."""
+    """One at a time and a few at a time, settled as often as possible; returns what was added."""
     module._FLUSH_S = 0.002
     history = History.open(folder)
     numbers = count(first)
@@ -89,7 +90,7 @@ def damaged_once():
 
 
 def set_aside(folder, first):
-    """Meet damage, go on with what was begun anew, and stay until told to end."""
+    """Meet damage, go on with what was begun anew, and stay until a line comes."""
     history = History.open(folder)
     history._with_recovery(damaged_once())
     history.add([entry(first)])
@@ -103,8 +104,8 @@ def read_till_all(folder, _):
     """Whenever it looks, each entry is there once, and a writer's newest comes first."""
     history = History.open(folder)
     found: list[int] = []
-    until = time.monotonic() + 60
-    while len(found) < WRITERS * EACH and time.monotonic() < until:
+    end = time.monotonic() + LIMIT_S
+    while len(found) < WRITERS * EACH and time.monotonic() < end:
         found = [number_of(one) for one in history.newest()]
         assert len(set(found)) == len(found) <= history.count()
         for writer in range(WRITERS):

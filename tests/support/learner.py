@@ -1,38 +1,22 @@
 """The learner as a process, and clients of its control socket."""
 
 import contextlib
+import multiprocessing
 import os
-import signal
 import socket
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 from spamnb.core.model.verdict import signature_text
-from spamnb.endpoints.control.protocol import ControlClient
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.store import check as audit
-
-PROJECT = Path(__file__).resolve().parents[2]
-PROGRAM = """
-import socket, sys
-from pathlib import Path
 from spamnb.daemon.processes.logs import Log
 from spamnb.daemon.processes.shared_state import SharedState
-from spamnb.endpoints.control.server import ControlLimits
-from spamnb.daemon.roles.model_holder import LearnerConfig
 from spamnb.daemon.roles.learner import LearnerSockets, run
-from spamnb.service.feedback.review_queue import ReviewLimits
-from spamnb.service.feedback.spool import SpoolLimits
-from spamnb.service.feedback.trust import TeachingRules
+from spamnb.daemon.roles.model_holder import LearnerConfig
+from spamnb.endpoints.control.protocol import ControlClient
+from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.settings.schema import LogSettings
-listener = socket.socket(fileno=int(sys.argv[2]))
-learning = LearnerConfig(home=Path(sys.argv[1]), log=Log(LogSettings()), **eval(sys.argv[3]))
-sys.exit(run(learning, LearnerSockets(listener, SharedState.create(["learner"]), 0)))
-"""
-WAIT_S = 30.0
+from spamnb.store import check as audit
+from support.waiting import LIMIT_S
 
 
 def mail(number, text="quarterly figures", *, head=""):
@@ -40,33 +24,29 @@ def mail(number, text="quarterly figures", *, head=""):
     return f"{head}{top}\n{text} {number}\n".encode()
 
 
-def until(done, what="it"):
-    """Wait for a condition."""
-    end = time.monotonic() + WAIT_S
-    while not done():
-        assert time.monotonic() < end, f"{what} did not come about"
-        time.sleep(0.01)
-
-
 class Learner:
-    """A learner in a process."""
+    """A learner in a fork of this process: a start takes a fifth of the CPU time of a program."""
 
-    program = PROGRAM
-
-    def __init__(self, home, where, options="{}", *, listener=None):
+    def __init__(self, home, where, *, listener=None, prepare=None, **options):
         self.home = Path(home)
         self.path = Path(where) / "c.sock"
         self.listener = listener or listening(self.path)
-        fd = self.listener.fileno()
-        environment = os.environ | {"PYTHONPATH": str(PROJECT), "OPENBLAS_NUM_THREADS": "1"}
         self.log = Path(where) / "learner.log"
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", self.program, home, str(fd), options],
-                pass_fds=(fd,), env=environment, stderr=log, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+        self.prepare = prepare
+        """called in the process before the learner"""
+        self.process = multiprocessing.get_context("fork").Process(target=self._run, kwargs=options)
+        self.process.start()
 
-    def caller(self, wait_s=WAIT_S):
+    def _run(self, **options):
+        with self.log.open("ab", buffering=0) as log:
+            os.dup2(log.fileno(), 2)
+        if self.prepare is not None:
+            self.prepare()
+        config = LearnerConfig(home=self.home, log=Log(LogSettings()), **options)
+        sockets = LearnerSockets(self.listener, SharedState.create(["learner"]), 0)
+        os._exit(run(config, sockets))
+
+    def caller(self, wait_s=LIMIT_S):
         return ControlClient(self.path, wait_s)
 
     def ask(self, op, body=b"", **fields):
@@ -75,13 +55,13 @@ class Learner:
 
     def kill(self):
         self.process.kill()
-        self.process.wait(WAIT_S)
+        self.process.join()
 
     def end(self):
         """Stop it as a supervisor does; its exit code."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(WAIT_S)
+        self.process.terminate()
+        self.process.join(LIMIT_S)
+        return self.process.exitcode
 
 
 def listening(path):
@@ -94,13 +74,13 @@ def listening(path):
 
 
 @contextlib.contextmanager
-def learner(home, where, options="{}", *, model=True):
+def learner(home, where, *, model=True, **options):
     """Run the learner on a small model."""
     if model and not (Path(home) / "data.mdb").exists():
         with Filter.open(home, create=True, recipe=new_recipe()) as made:
             made.learn(mail("h1", "the minutes of our meeting on tuesday"), "ham")
             made.learn(mail("s1", "cheap pills and a casino bonus"), "spam")
-    running = Learner(home, where, options)
+    running = Learner(home, where, **options)
     try:
         running.ask("ping")
         yield running
@@ -137,7 +117,7 @@ def as_user(uid, run):
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
             text = str(run())
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - shown to the test
             text = f"{type(error).__name__}: {error}"
         os.write(write, text.encode())
         os._exit(0)

@@ -17,13 +17,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 
 from support import dovecot_versions
 from support.cli import forked
+from support.waiting import LIMIT_S, until
 
 PROJECT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("postfix", "postconf")
@@ -130,15 +130,6 @@ def free_ports(count):
     raise OSError("no free ports")
 
 
-def until(check, seconds=20.0, what="it"):
-    """Wait until a check gives something, and give that."""
-    end = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < end, f"{what} did not come about in {seconds:.0f} s"
-        time.sleep(0.05)
-    return found
-
-
 def _run(*command):
     # Into a file: what goes on in the background would keep a pipe open for ever.
     with tempfile.TemporaryFile() as output:
@@ -181,10 +172,10 @@ class Daemon:
     def start(self):
         """Begin, and wait until all of it is ready."""
         began = self.begin()
-        until(lambda: " ready " in self._said(began), 60, "the daemon's being ready")
+        until(lambda: " ready " in self._output_since(began), "the daemon's being ready")
 
     def begin(self):
-        """Begin, and tell where in the log."""
+        """Start; return the position in the log."""
         command = [sys.executable, "-m", "spamnb", "--home", self.home, "--config", self.config]
         with self.log.open("a") as log:
             began = log.tell()
@@ -193,7 +184,7 @@ class Daemon:
             )
         return began
 
-    def _said(self, start):
+    def _output_since(self, start):
         assert self.process.poll() is None, self.log.read_text()
         return self.log.read_bytes()[start:].decode()
 
@@ -201,14 +192,14 @@ class Daemon:
         """End it, and wait."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            assert self.process.wait(60) == 0, self.log.read_text()
+            assert self.process.wait(LIMIT_S) == 0, self.log.read_text()
 
     def kill(self):
         """Kill all its processes, as the kernel does when memory runs out."""
         for pid in (self.process.pid, *children(self.process.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.wait(60)
+        self.process.wait(LIMIT_S)
 
 
 class Rig:
@@ -292,14 +283,14 @@ class Rig:
 
     def send(self, raw, to, sender="stranger@example.net", **options):
         """Send as a machine of the internet; Postfix takes its address from XCLIENT."""
-        with smtplib.SMTP("127.0.0.1", self.port["mx"], timeout=60) as client:
+        with smtplib.SMTP("127.0.0.1", self.port["mx"], timeout=LIMIT_S) as client:
             client.ehlo()
             assert client.docmd("XCLIENT", f"ADDR={STRANGER} NAME=[UNAVAILABLE]")[0] == 220
             return client.sendmail(sender, to, raw, **options)
 
     def submit(self, raw, to, login):
         """Send as a logged-in user."""
-        with smtplib.SMTP("127.0.0.1", self.port["submission"], timeout=60) as client:
+        with smtplib.SMTP("127.0.0.1", self.port["submission"], timeout=LIMIT_S) as client:
             client.login(login, f"pw-{login}")
             return client.sendmail(f"{login}@{DOMAIN}", to, raw)
 

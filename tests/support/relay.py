@@ -6,7 +6,6 @@ The next hop follows its script at each step and records every byte that it rece
 import asyncio
 import contextlib
 import socket
-import time
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -17,8 +16,8 @@ from spamnb.endpoints.smtp.relay.listener import RelayListener
 from spamnb.endpoints.smtp.relay.params import Limits, ListenerParams, Timeouts
 from spamnb.service.scanning.types import ScanResult
 from spamnb.service.telemetry.metrics import Meters
+from support.waiting import LIMIT_S, until_true
 
-PATIENCE_S = 10.0
 BRISK = Timeouts(sweep_s=0.02)
 """the defaults, with frequent deadline checks"""
 OFFERS = ("PIPELINING", "SIZE 10240000", "8BITMIME", "SMTPUTF8", "DSN", "ENHANCEDSTATUSCODES")
@@ -37,14 +36,6 @@ def loops():
 
         found.append(("uvloop", uvloop.new_event_loop))
     return found
-
-
-async def until(condition, what="the condition"):
-    """Wait for something to become true."""
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        await asyncio.sleep(0.002)
 
 
 @dataclass
@@ -196,7 +187,7 @@ class Client:
     async def reply(self):
         """One reply, all its lines."""
         lines: list[bytes] = []
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(LIMIT_S):
             while not lines or lines[-1][3:4] == b"-":
                 line = await self.reader.readline()
                 if not line:
@@ -226,7 +217,7 @@ class Client:
 
     async def ended(self):
         """All bytes until the server closes."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(LIMIT_S):
             try:
                 return await self.reader.read()
             except ConnectionError:
@@ -296,8 +287,10 @@ class Rig:
             await client.close()
         await self.relay.drain(1.0)
         self._server_socket.close()
-        await until(lambda: not self.relay.open_sessions, "the sessions to end")
-        await until(lambda: not self.server.transports or self.stop_hops(), "the next hop's ends")
+        await until_true(lambda: not self.relay.open_sessions, "the sessions to end")
+        await until_true(
+            lambda: not self.server.transports or self.stop_hops(), "the next hop's ends"
+        )
         self.hop_server.close()
         await self.hop_server.wait_closed()
         if exc[0] is None:

@@ -20,8 +20,9 @@ from pathlib import Path
 
 from spamnb.endpoints.control.protocol import ControlClient
 from spamnb.service.feedback.types import Feedback
-from support.postfix import children, free_ports, until
+from support.postfix import children, free_ports
 from support.soak_client import MAY_BE_REFUSED, Sender
+from support.waiting import LIMIT_S, until
 
 WHO = "root" if os.geteuid() == 0 else ""
 PROJECT = Path(__file__).resolve().parents[2]
@@ -58,7 +59,7 @@ class Books:
     twice: dict = field(default_factory=dict)
     """sender -> how often, for all that arrived more than once"""
     logged: set = field(default_factory=set)
-    """senders of which the log says that the next hop was lost, or the client before our reply"""
+    """senders of which the log says that the next hop was lost, or the client before the reply"""
     in_killed: set = field(default_factory=set)
     """senders that lost the connection after the final dot while a worker was killed"""
     corrections: int = 0
@@ -122,7 +123,7 @@ class Soak:
             self.daemon = subprocess.Popen(
                 self.spamnb("serve"), stderr=errors, env=os.environ | {"SPAMNB_SERVE_USER": WHO}
             )
-        until(self.answers, 60, "the daemon")
+        until(self.answers, "the daemon")
 
     def answers(self):
         assert self.daemon.poll() is None, (self.folder / "err").read_text()
@@ -145,7 +146,7 @@ class Soak:
                     answer = caller.teach(Feedback(label, path.read_bytes(), trust="admin"))
                 assert answer.state in ("learnt", "unchanged"), answer
                 self.books.corrections += 1
-            except Exception as error:  # noqa: BLE001 - told at the end, whatever it was
+            except Exception as error:  # noqa: BLE001 - shown at the end, whatever it was
                 self.books.correction_faults.append(repr(error))
 
     def weigh(self):
@@ -189,6 +190,7 @@ class Soak:
                 time.sleep(max(0.0, due - time.monotonic()))
                 happen(number)
             time.sleep(max(0.0, began + seconds - time.monotonic()))
+            until(lambda: self.books.corrections, "a correction")
             outcome = sender.finish()
             self.books.status = self.status()
         finally:
@@ -201,7 +203,7 @@ class Soak:
 
     def end(self):
         self.daemon.send_signal(signal.SIGTERM)
-        self.code = self.daemon.wait(60)
+        self.code = self.daemon.wait(LIMIT_S)
         self.sink.kill()
         self.sink.wait()
 
@@ -235,7 +237,7 @@ class Soak:
         return books
 
     def read_log(self, books):
-        """What the log tells: names for which a duplicate is to be expected, and deaths."""
+        """Read from the log: names for which a duplicate is to be expected, and deaths."""
         deaths = []
         for line in self.log.read_text().splitlines():
             record = json.loads(line)

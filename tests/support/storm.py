@@ -23,9 +23,10 @@ from spamnb.endpoints.control.protocol import ControlClient
 from spamnb.errors import SpamnbError, UserError
 from spamnb.service.engine.filter import Filter
 from spamnb.service.feedback.types import Feedback
-from support.postfix import children, free_ports, until
+from support.postfix import children, free_ports
 from support.soak_sink import body_digest
 from support.storm_attackers import Client, RefusedError, random_words
+from support.waiting import LIMIT_S, until
 
 PROJECT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -158,7 +159,7 @@ class Storm:
             self.daemon = subprocess.Popen(
                 self.spamnb("serve"), stderr=err, env=os.environ | {"SPAMNB_SERVE_USER": USER}
             )
-        until(self.answers, 60, "the daemon")
+        until(self.answers, "the daemon")
 
     def answers(self):
         assert self.daemon.poll() is None, (self.folder / "err").read_text()
@@ -332,6 +333,7 @@ class Storm:
             for thread in threads:
                 thread.start()
             time.sleep(seconds)
+            until(lambda: self.labelled, "a label")
             self.results.counters = self.counters()
             self.attacked.set()
             stop(attackers)
@@ -357,7 +359,7 @@ class Storm:
 
     def end(self):
         self.daemon.send_signal(signal.SIGTERM)
-        self.results.code = self.daemon.wait(60)
+        self.results.code = self.daemon.wait(LIMIT_S)
         for program in self.programs:
             program.kill()
             program.wait()

@@ -2,7 +2,7 @@
 
 Run as a program: `storm_attackers.py FRONT DELIVERY SPOOL`; it attacks until it is killed. Each
 attack is a function that runs in threads of its own and never raises: a refused connection is
-what the defence may do, and the attacker comes back. The listeners' clients are told apart by
+what the defence may do, and the attacker comes back. The listeners' clients are distinguished by
 their address, so every attack binds a source address that no honest client has.
 """
 

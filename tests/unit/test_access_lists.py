@@ -189,7 +189,7 @@ def test_a_block_list_takes_no_proof(tmp_path):
         AccessLists.load(RuleFiles(block=str(tmp_path / "block")))
 
 
-def test_entries_that_never_match_are_told():
+def test_entries_that_never_match_are_reported():
     """Without a server that checks senders, entries that need its result never match."""
     rules = allow("sender ann@a.example\ndomain b.example\nclient 192.0.2.1")
     assert rules.warning(LocalHosts()).startswith(

@@ -82,7 +82,7 @@ def test_full_covariance_by_hand():
     np.testing.assert_allclose(found, [[-np.log(2 * np.pi) - 0.5]])
 
 
-def test_isotropic_classes_are_told_by_distance():
+def test_isotropic_classes_are_found_by_distance():
     """With one shared variance and equal priors the nearest mean wins."""
     rng = np.random.default_rng(4)
     y = rng.integers(0, 3, 90)

@@ -41,7 +41,7 @@ def test_the_bound_holds_the_known_error(distance):
     assert nearest == pytest.approx(expected, abs=3 * found[0].deviation / sqrt(3) + 0.002)
 
 
-def test_classes_that_cannot_be_told():
+def test_classes_that_cannot_be_separated():
     """For three random classes neighbours err on 2/3, and the lower bound is above 1/2."""
     rng = np.random.default_rng(1)
     found = bayes_error(rng.normal(size=(3000, 2)), rng.integers(0, 3, 3000))

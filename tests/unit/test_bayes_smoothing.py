@@ -41,12 +41,12 @@ def test_log_of_nothing_is_impossible_and_not_nan():
 
 
 def test_tiny_pseudo_counts_survive():
-    """A pseudo-count far below the rounding of the counts still tells nothing from impossible."""
+    """A pseudo-count far below the rounding of the counts still differs from impossible."""
     assert log_m_estimate(0, 1000, 2e-300, 0.5) == pytest.approx(np.log(1e-300) - np.log(1000))
 
 
 def test_the_plain_product_underflows_and_the_sum_of_logs_does_not():
-    """5,000 factors of 1e-5 multiply to 0, and their scores still tell two labels apart."""
+    """5,000 factors of 1e-5 multiply to 0, and their scores still differ between two labels."""
     factors = np.full(5000, 1e-5)
     assert factors.prod() == 0
     scores = np.array([np.log(factors).sum(), np.log(factors * 1.0001).sum()])

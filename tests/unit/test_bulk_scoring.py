@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.waiting import LIMIT_S
 
 from spamnb.errors import CorpusError, StoreMissingError
 from spamnb.service.engine.filter import Filter
@@ -87,7 +88,7 @@ def test_scoring_lets_go_of_the_model(home):
         assert model.learn(b"Subject: x\n\nplum\n", "ham").changed
 
 
-def test_a_missing_path_or_model_is_told_before_workers_start(home, tmp_path):
+def test_a_missing_path_or_model_is_reported_before_workers_start(home, tmp_path):
     """Wrong paths raise errors in the parent."""
     with pytest.raises(CorpusError):
         list(score_paths(home, [str(tmp_path / "nowhere")]))
@@ -112,7 +113,7 @@ def test_deep_folders_and_many_clues_cannot_stop_the_workers(home, tmp_path):
         [sys.executable, "-c", code, home, deep],
         cwd=PROJECT,
         capture_output=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=False,
     )
     assert child.stdout.strip() == b"3200", child.stderr.decode()

@@ -54,7 +54,7 @@ def test_several_streams_in_one_file_are_one_content(ending, pack):
 
 
 @KINDS
-def test_what_expands_too_far_is_told_and_not_held(tmp_path, ending, pack):
+def test_what_expands_too_far_is_reported_and_not_held(tmp_path, ending, pack):
     """A decompression bomb is refused without using memory."""
     bombs = [mail(1) + bytes(20_000_000), mbox(1) + b"x" * 20_000_000]
     for number, bomb in enumerate(bombs):
@@ -70,7 +70,7 @@ def test_what_expands_too_far_is_told_and_not_held(tmp_path, ending, pack):
 
 
 @KINDS
-def test_damaged_and_short_files_are_told(tmp_path, ending, pack):
+def test_damaged_and_short_files_are_reported(tmp_path, ending, pack):
     """A truncated or damaged file is unreadable."""
     whole = pack(mbox(300))
     for at in (compressed.HEAD, len(whole) // 2, len(whole) - 1):

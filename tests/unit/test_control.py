@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.cli import spamnb
+from support.waiting import LIMIT_S, until
 
 from spamnb import errors
 from spamnb.endpoints.control import server as control
@@ -93,7 +94,7 @@ def raw(path, data, *, end=True, wait_s=10):
 
 def ask(path, op, body=b""):
     """Send one request on a new connection."""
-    with ControlClient(path, 10) as caller:
+    with ControlClient(path, LIMIT_S) as caller:
         return caller.ask(op, body)
 
 
@@ -113,7 +114,7 @@ def replies(found):
 
 def test_many_requests_use_one_connection(server):
     """Requests of one connection, each with a body, are answered in order."""
-    with ControlClient(server[1], 10) as caller:
+    with ControlClient(server[1], LIMIT_S) as caller:
         for size in (0, 1, 9_999, 10_000, 3):
             header, body = caller.ask("echo", b"x" * size)
             assert (header["n"], body) == (size, b"x" * size)
@@ -130,26 +131,26 @@ def test_a_caller_that_was_silent_for_long_connects_anew(tmp_path):
     limits = ControlLimits(idle_s=0.2)
     with serving(tmp_path, limits=limits) as (server, path), ControlClient(path) as caller:
         caller.ask("echo", b"x")
-        waits(lambda: server.connections == 0)
+        until(lambda: server.connections == 0)
         caller._used -= 60
         assert caller.ask("echo", b"y").body == b"y"
 
 
 def test_an_error_of_the_family_is_raised_at_the_other_end(server):
     """The client raises the same class with the same text and hint; the connection stays."""
-    with ControlClient(server[1], 10) as caller:
+    with ControlClient(server[1], LIMIT_S) as caller:
         with pytest.raises(StoreFullError, match="the disk is full") as raised:
             caller.ask("busy")
         assert raised.value.hint == "make room"
         assert caller.ask("echo", b"x").body == b"x"
 
 
-def test_an_internal_error_is_told_by_an_incident_id_alone(tmp_path):
+def test_an_internal_error_is_reported_by_an_incident_id_alone(tmp_path):
     """The client gets the incident id without the text; the log has both."""
     logged = []
     with (
         serving(tmp_path, log=logged.append) as (_, path),
-        ControlClient(path, 10) as caller,
+        ControlClient(path, LIMIT_S) as caller,
         pytest.raises(SpamnbError) as raised,
     ):
         caller.ask("fault")
@@ -198,19 +199,12 @@ _LINES = st.one_of(
 def test_no_bytes_stop_the_server(server, lines):
     """After arbitrary lines, short bodies and huge numbers the server still replies."""
     replies(raw(server[1], b"".join(lines)))
-    with ControlClient(server[1], 10) as caller:
+    with ControlClient(server[1], LIMIT_S) as caller:
         assert caller.ask("echo", b"alive").body == b"alive"
     assert server[0].faults <= 1  # the one that another test asked for
 
 
 # --- bounds -----------------------------------------------------------------------------------
-
-
-def waits(done):
-    end = time.monotonic() + 10
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_idle_and_slow_connections_are_closed(tmp_path):
@@ -221,7 +215,7 @@ def test_idle_and_slow_connections_are_closed(tmp_path):
         assert raw(path, b'{"op":', end=False) == b""
         slow = replies(raw(path, b'{"op":"echo","bytes":100}\nx', end=False))
         assert slow[0]["ok"] is False
-        waits(lambda: server.connections == 0)
+        until(lambda: server.connections == 0)
 
 
 def test_a_line_that_drips_is_let_go(tmp_path):
@@ -236,10 +230,10 @@ def test_a_line_that_drips_is_let_go(tmp_path):
                     time.sleep(0.02)
 
 
-def test_too_many_connections_are_told_so(tmp_path):
+def test_too_many_connections_are_refused_with_a_reason(tmp_path):
     """The ones above the limit get a line and the end; the others are served."""
     with serving(tmp_path, limits=ControlLimits(connections=3)) as (server, path):
-        callers = [ControlClient(path, 10) for _ in range(3)]
+        callers = [ControlClient(path, LIMIT_S) for _ in range(3)]
         for caller in callers:
             caller.ask("echo")
         with pytest.raises(StoreBusyError), ControlClient(path, 10) as one_more:
@@ -247,7 +241,7 @@ def test_too_many_connections_are_told_so(tmp_path):
         for caller in callers:
             caller.ask("echo")
             caller.close()
-        waits(lambda: server.connections == 0)
+        until(lambda: server.connections == 0)
         ask(path, "echo")
 
 
@@ -271,7 +265,7 @@ def test_one_user_does_not_shut_the_others_out(tmp_path):
     """A user without the right admin gets a share of the connections."""
     limits = ControlLimits(connections=64, each_user=2)
     with serving(tmp_path, limits=limits, roles=Nobody) as (_, path):
-        callers = [ControlClient(path, 10) for _ in range(2)]
+        callers = [ControlClient(path, LIMIT_S) for _ in range(2)]
         for caller in callers:
             caller.ask("echo")
         with pytest.raises(StoreBusyError):
@@ -289,7 +283,7 @@ def test_all_users_together_do_not_shut_the_admins_out(tmp_path):
             return Caller(uid, "admin" if admins else "self", "x")
 
     with serving(tmp_path, limits=limits, roles=Turn) as (_, path):
-        callers = [ControlClient(path, 10) for _ in range(3)]
+        callers = [ControlClient(path, LIMIT_S) for _ in range(3)]
         for caller in callers:
             caller.ask("echo")
         with pytest.raises(StoreBusyError):
@@ -309,13 +303,13 @@ def test_bodies_share_a_budget(tmp_path):
         body = request.body(10_000)
         if request.header["op"] == "hold":
             inside.set()
-            assert go.wait(10)
+            assert go.wait(LIMIT_S)
         return AdminResponse({"n": len(body)})
 
     with serving(tmp_path, slow, limits) as (_, path):
         first = threading.Thread(target=lambda: ask(path, "hold", b"x" * 10_000))
         first.start()
-        assert inside.wait(10)
+        assert inside.wait(LIMIT_S)
         with pytest.raises(StoreBusyError):
             ask(path, "take", b"x" * 10_000)
         assert ask(path, "take", b"x" * 5_000).header["n"] == 5_000
@@ -347,18 +341,18 @@ def test_a_stop_finishes_what_is_in_hand(tmp_path):
 
     def slow(_):
         inside.set()
-        assert go.wait(10)
+        assert go.wait(LIMIT_S)
         return AdminResponse({})
 
     found = []
     with serving(tmp_path, slow) as (server, path):
-        idle = ControlClient(path, 10)
+        idle = ControlClient(path, LIMIT_S)
         asking = threading.Thread(target=lambda: found.append(ask(path, "x").header))
         asking.start()
-        assert inside.wait(10)
+        assert inside.wait(LIMIT_S)
         ending = threading.Thread(target=lambda: found.append(server.stop(10)))
         ending.start()
-        waits(lambda: server.connections == 1)
+        until(lambda: server.connections == 1)
         go.set()
         asking.join()
         ending.join()
@@ -400,7 +394,7 @@ def test_an_answer_that_is_none_is_the_peers_error(header):
         answer_of(header)
 
 
-def test_a_missing_daemon_is_told_in_one_line(tmp_path):
+def test_a_missing_daemon_is_reported_in_one_line(tmp_path):
     """No file, no listener, no folder: a transient error with a hint."""
     dead = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     dead.bind(str(tmp_path / "dead"))
@@ -432,9 +426,9 @@ def test_a_client_waits_for_a_place_in_a_full_backlog(tmp_path):
     with pytest.raises(StoreBusyError, match="it took too long"):
         ControlClient(tmp_path / "c", 0.01)
     made = []
-    client = threading.Thread(target=lambda: made.append(ControlClient(tmp_path / "c", 60)))
+    client = threading.Thread(target=lambda: made.append(ControlClient(tmp_path / "c", LIMIT_S)))
     client.start()
-    listener.settimeout(60)
+    listener.settimeout(LIMIT_S)
     accepted = [listener.accept() for _ in waiting]
     client.join()
     assert made

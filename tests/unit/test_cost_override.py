@@ -67,7 +67,7 @@ def test_another_promise_takes_another_evaluation(tmp_path):
      "one_in = 20\njunk = [100, 0.9]\nreject = [1000, 0]\n",
      "one_in = 20\njunk = [100, 0.05]\nreject = [1000, 0]\nmore = 1", "\xff"],
 )  # fmt: skip
-def test_a_file_that_says_nothing_is_told(tmp_path, text):
+def test_a_file_without_a_value_is_reported(tmp_path, text):
     """The error has the file and a hint; no default is used instead."""
     (tmp_path / FILE).write_text(text, encoding="latin-1")
     with pytest.raises(SettingsError, match=FILE) as caught:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.waiting import LIMIT_S
 
 from spamnb.daemon.processes import logs, privileges
 from spamnb.daemon.processes.channel import ChildChannel, Order, StartParams, SupervisorChannel
@@ -44,12 +45,12 @@ def test_each_slot_has_its_own_socket_on_one_port(sockets):
     assert len({one.fileno() for one in group.sockets}) == 3
     assert len({one.getsockname() for one in group.sockets}) == 1
     assert sockets.of("mx", 4) == [group.sockets[1]]
-    with socket.create_connection(("127.0.0.1", port_of(group)), 5):
+    with socket.create_connection(("127.0.0.1", port_of(group)), LIMIT_S):
         pass
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_port_in_use_is_told_in_one_line(sockets, shared):
+def test_a_port_in_use_is_reported_in_one_line(sockets, shared):
     """A second daemon of the same user cannot share a port."""
     with socket.socket() as other:
         if shared:
@@ -65,7 +66,7 @@ def test_a_port_with_connections_in_time_wait_is_free(sockets):
     """A restart binds immediately, also while closed connections are in TIME_WAIT."""
     sockets.add("mx", LOOPBACK, 1)
     port = port_of(sockets.groups["mx"][0])
-    client = socket.create_connection(("127.0.0.1", port), 5)
+    client = socket.create_connection(("127.0.0.1", port), LIMIT_S)
     server, _ = sockets.of("mx", 0)[0].accept()
     server.close()
     client.close()
@@ -118,7 +119,7 @@ def test_a_stale_socket_file_is_replaced_and_a_live_one_is_not(tmp_path):
     first.close()
 
 
-def test_a_path_that_no_socket_can_have_is_told_with_what_to_set(sockets, tmp_path):
+def test_a_path_that_no_socket_can_have_is_reported_with_what_to_set(sockets, tmp_path):
     path = tmp_path / ("x" * 108)
     with pytest.raises(UserError, match="longer than 107 bytes") as refused:
         sockets.add("control", BindAddress(path=str(path)), 1)
@@ -357,7 +358,7 @@ def test_states_reach_the_service_manager(tmp_path):
     """READY, RELOADING with its time, STATUS, WATCHDOG and STOPPING, as sd_notify(3) has them."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "n"))
-        manager.settimeout(5)
+        manager.settimeout(LIMIT_S)
         notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "n"), "WATCHDOG_USEC": "2000000"})
         notifier.ready("serving")
         notifier.reloading()
@@ -446,7 +447,7 @@ def test_what_was_given_up_does_not_come_back():
 # --- orders ---------------------------------------------------------------------------------------
 
 
-def test_a_child_is_told_what_to_do_and_hears_the_end():
+def test_a_child_gets_orders_and_sees_the_end():
     """A child gets its start, then orders; the end of the channel is its end."""
     line = SupervisorChannel()
     channel = ChildChannel(os.dup(line.child_fd))

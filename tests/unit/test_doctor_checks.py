@@ -25,7 +25,7 @@ WELL = {"fault": "", "bypass": False, "processes": [{}]}
 class Box:
     """A mailbox in which moves are learnt."""
 
-    user, about, advice, channels = "ann", "a box", "who tells?", frozenset(("maildir",))
+    user, about, advice, channels = "ann", "a box", "check the mailbox", frozenset(("maildir",))
 
     def __init__(self, site):
         self.local = site
@@ -161,7 +161,7 @@ def test_one_thing_is_wrong(site, change, check, what):
     assert broken(site.findings(), check, what) == [check]
 
 
-def test_a_message_filed_without_the_flag_is_told(site):
+def test_a_message_filed_without_the_flag_is_reported(site):
     """A message in Junk without the junk flag breaks the filing check."""
     site.box.side = "junk"
     assert broken(site.findings(), "filing", "is in Junk") == ["filing"]
@@ -190,12 +190,12 @@ def test_another_model_signed_it(site, tmp_path):
     assert broken(site.findings(submit=submitted), "verdict", "does not know") == ["verdict"]
 
 
-def test_unreported_moves_are_told(site):
+def test_unreported_moves_are_reported(site):
     """The hint for unreported moves comes from the mailbox."""
     site.word = lambda *_: None
     found = site.findings()
     assert broken(found, "learning", "nothing was learnt") == ["learning"]
-    assert found["learning"].todo == "who tells?"
+    assert found["learning"].todo == "check the mailbox"
     assert "spamnb forget" in found[CLEANING].todo
 
 
@@ -231,7 +231,7 @@ def test_a_connection_that_breaks_is_made_anew_to_clean_up(site):
     assert found[CLEANING].state == "ok"
 
 
-def test_what_cannot_be_deleted_is_told(site):
+def test_what_cannot_be_deleted_is_reported(site):
     """A failed deletion names the message and the remedy."""
     real = site.box.purge
 
@@ -245,7 +245,7 @@ def test_what_cannot_be_deleted_is_told(site):
     assert "spamnb forget" in found[CLEANING].todo
 
 
-def test_what_cannot_be_forgotten_is_told(site):
+def test_what_cannot_be_forgotten_is_reported(site):
     """If forgetting is refused, the result says that the message is still learnt."""
     real = site.forget
 

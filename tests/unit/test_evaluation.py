@@ -36,7 +36,7 @@ def corpus(count=40):
 
 
 @pytest.mark.parametrize(("protocol", "bound"), [("online", 18), ("holdout", 1), ("folds", 1)])
-def test_messages_that_differ_are_told_apart(protocol, bound):
+def test_messages_that_differ_are_distinguished(protocol, bound):
     """Every protocol finds the difference between two plain classes.
 
     Online, an empty model scores the first messages: 1-AUC is 16.75 %; otherwise it is 0.
@@ -161,7 +161,7 @@ def test_how_far_from_what_is_possible():
     assert found["at_most"] <= found["error"]
 
 
-def test_progress_is_told_to_the_end():
+def test_progress_is_reported_to_the_end():
     """The last progress report is complete."""
     seen = []
     evaluate(corpus(), replace(QUICK, progress=lambda done, total: seen.append((done, total))))
@@ -262,7 +262,7 @@ def test_the_index_of_a_collection_is_read_in_its_order(tmp_path):
         indexed(index)
 
 
-def test_what_cannot_be_read_is_told_and_left_out(tmp_path):
+def test_what_cannot_be_read_is_reported_and_left_out(tmp_path):
     """A missing file of an index costs its message, not the evaluation."""
     index = tmp_path / "index"
     index.write_text("spam nowhere\n")

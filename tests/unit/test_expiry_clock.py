@@ -226,7 +226,7 @@ def test_a_clock_that_is_ahead_empties_no_quarantine(tmp_path, clock, record):
     assert "40.0 days ahead" in logged[0]["text"]
 
 
-def test_a_trusted_clock_expires_and_each_message_is_told(tmp_path, clock):
+def test_a_trusted_clock_expires_and_each_message_is_reported(tmp_path, clock):
     """Each expired message has a log line with its name, age and reason."""
     ids = kept(tmp_path, 3)
     expiry_mark(tmp_path)

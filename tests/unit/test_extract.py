@@ -269,8 +269,8 @@ def test_texts_behind_ids_are_those_of_the_words():
     found = read(["plum Fig mail.example.com " + "x" * 100])
     words = found.words(np.sort(np.append(found.ids, np.array([3, 2**63], np.uint64))))
     assert words.ids.tolist() == found.ids.tolist()
-    session_io = np.cumsum(words.sizes.astype(int))
-    for row, (start, end) in enumerate(zip(session_io - words.sizes, session_io, strict=True)):
+    ends = np.cumsum(words.sizes.astype(int))
+    for row, (start, end) in enumerate(zip(ends - words.sizes, ends, strict=True)):
         assert (words.locations[row], words.texts[start:end]) == found.word(row)
 
 

@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.waiting import LIMIT_S
 
 from spamnb.errors import LabelError, RefError, RefusedError
 from spamnb.service.engine.filter import OWNER, Filter, new_recipe
@@ -128,7 +129,7 @@ def test_a_lesson_that_can_only_fail_fails_alone_in_a_shared_transaction(model):
 
     with ThreadPoolExecutor(6) as pool:
         first = pool.submit(learn, 0)
-        assert taken.wait(10)
+        assert taken.wait(LIMIT_S)
         others = [pool.submit(learn, number) for number in range(1, 6)]
         while len(model._committer._pending) < 5:
             assert not any(other.done() for other in others)
@@ -216,13 +217,13 @@ def test_lessons_that_come_bit_by_bit_share_one_transaction(model):
 def test_when_the_map_grows_what_has_come_is_learnt_again(tmp_path):
     """When the map grows, the transaction runs again with all requests received so far."""
     with Filter.open(
-        tmp_path / "small", create=True, recipe=new_recipe(), history=False, map_size=1 << 18
+        tmp_path / "small", create=True, recipe=new_recipe(), history=False, map_size=1 << 17
     ) as model:
         before = model.store.environment.map_size
-        receipts = model.teach_stream(ReplayableBatches(arriving(model, 2000)))
+        receipts = model.teach_stream(ReplayableBatches(arriving(model, 800)))
         assert model.store.environment.map_size > 2 * before
         assert learnt(model) == [receipt.message_id for receipt in receipts]
-        assert len(set(learnt(model))) == 2000
+        assert len(set(learnt(model))) == 800
         with model.store.read() as view:
             assert audit.check(view) == []
 

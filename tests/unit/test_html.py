@@ -124,7 +124,7 @@ def test_visible_text_stays(opening: bytes) -> None:
     assert odd == []
 
 
-def test_nested_hidden_text_is_told_once() -> None:
+def test_nested_hidden_text_is_reported_once() -> None:
     """Elements within a hidden element go with it."""
     inner = b'<p style="display:none">b<i hidden>c</i></p>'
     source = b'<div style="display:none">a' + inner + b"</div>d<b hidden>e</b>"
@@ -174,7 +174,7 @@ def test_links_and_images_are_found(source, links, images) -> None:
         (b"<base href=http://x/>", "html:base"),
     ],
 )
-def test_deceiving_links_are_told(source: bytes, mark: str) -> None:
+def test_deceiving_links_are_reported(source: bytes, mark: str) -> None:
     """A link that shows another target, or is a program, leaves a mark."""
     assert page(source)[1] == [mark]
 

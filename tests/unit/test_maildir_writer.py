@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 
 import pytest
+from support.waiting import LIMIT_S
 
 from spamnb.endpoints.smtp.delivery import maildir_writer
 from spamnb.store import paths
@@ -73,7 +74,7 @@ def test_a_full_disk_leaves_nothing(tmp_path):
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "m")],
-        capture_output=True, check=True, text=True, timeout=60,
+        capture_output=True, check=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.stdout.strip() == "27"
     assert [path for path in (tmp_path / "m").rglob("*") if path.is_file()] == []
@@ -89,7 +90,7 @@ def test_a_kill_before_the_rename_leaves_nothing_to_be_seen(tmp_path):
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     folder = tmp_path / "m"
-    done = subprocess.run([sys.executable, "-c", script, str(folder)], check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script, str(folder)], check=False, timeout=LIMIT_S)
     assert done.returncode == -9
     assert seen(folder) == []
     left = list((folder / "tmp").iterdir())

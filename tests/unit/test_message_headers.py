@@ -91,7 +91,7 @@ def test_a_line_that_is_no_field_ends_the_block(
     assert mark is None or mark in message.oddities
 
 
-def test_double_fields_are_told_and_the_first_one_counts() -> None:
+def test_double_fields_are_reported_and_the_first_one_counts() -> None:
     """Two subjects are odd; structure is read by either of two types, since programs differ."""
     message = read(
         b"Subject: a\nSubject: b\nContent-Type: text/html\nContent-Type: text/plain\n\nx"

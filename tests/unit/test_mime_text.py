@@ -111,7 +111,7 @@ def test_declared_charsets_are_believed_when_true(
         (b"", "こんにちは世界。これは試験です。".encode("euc-jp"), None, "charset:undeclared-8bit"),
     ],
 )
-def test_wrong_charsets_are_guessed_and_told(
+def test_wrong_charsets_are_guessed_and_reported(
     label: bytes, raw: bytes, text: str | bytes | None, mark: str
 ) -> None:
     """Without a true declaration: utf-8 if it fits, else the detector, else western."""
@@ -150,7 +150,7 @@ def test_every_codec_of_the_table_exists() -> None:
 
 
 def test_a_cut_within_a_character_is_not_the_senders_fault() -> None:
-    """Where our own limit splits a character, the rest is still read as declared."""
+    """Where the limit of spamnb splits a character, the rest is still read as declared."""
     found, odd = part("aé".encode() * limits.TEXT_BYTES, b"8bit", b"utf-8")
     assert odd == ["read:partly", "text:huge"]
     assert found.text[:4] == "aéaé"
@@ -177,13 +177,13 @@ def test_a_cut_within_a_character_is_not_the_senders_fault() -> None:
         ("ＦＲＥＥ", "ＦＲＥＥ", ["text:styled-letters"]),
     ],
 )
-def test_characters_that_deceive_are_told(text: str, seen: bytes | str, odd: list[str]) -> None:
+def test_characters_that_deceive_are_reported(text: str, seen: bytes | str, odd: list[str]) -> None:
     """Unseen characters go, and tricks with scripts and directions leave a mark."""
     found, marks = part(text.encode(), b"8bit", b"utf-8")
     assert (found.text, marks) == (seen, odd)
 
 
-def test_nul_and_uuencode_are_told() -> None:
+def test_nul_and_uuencode_are_reported() -> None:
     """Bytes and blocks that do not belong into text leave a mark."""
     assert part(b"a\0b")[1] == ["text:nul"]
     assert part(b"x\nbegin 644 a.exe\nM")[1] == ["text:uuencode"]

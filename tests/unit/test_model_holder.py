@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from support.waiting import LIMIT_S
 
 from spamnb.daemon.roles import model_holder as place
 from spamnb.daemon.roles.model_holder import LearnerConfig, ModelHolder
@@ -61,7 +62,7 @@ def test_a_caller_waits_while_settings_change(holder, learning, monkeypatch):
 
     def slowly():
         opening.set()
-        assert go_on.wait(30)
+        assert go_on.wait(LIMIT_S)
         return opened()
 
     def teach():
@@ -71,7 +72,7 @@ def test_a_caller_waits_while_settings_change(holder, learning, monkeypatch):
     monkeypatch.setattr(holder, "_opened", slowly)
     with ThreadPoolExecutor(2) as pool:
         reloaded = pool.submit(holder.apply_settings, learning)
-        assert opening.wait(30)
+        assert opening.wait(LIMIT_S)
         taught = pool.submit(teach)
         with pytest.raises(TimeoutError):
             taught.result(0.1)

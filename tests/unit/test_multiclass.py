@@ -142,7 +142,7 @@ def test_thresholds_are_kept_and_used(tmp_path, cross):
         load(tmp_path)
 
 
-def test_thresholds_that_cannot_be_read_or_written_are_told_in_one_line(tmp_path):
+def test_thresholds_that_cannot_be_read_or_written_are_reported_in_one_line(tmp_path):
     """A file system error names the file and says what to do."""
     save(tmp_path, {"a": 1.0})
     (tmp_path / FILE).chmod(0)

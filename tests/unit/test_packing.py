@@ -71,9 +71,9 @@ def test_a_portion_of_nothing_but_unreadable_files():
 
 
 def texts(words):
-    session_io = np.cumsum(words.sizes.astype(int))
-    starts = session_io - words.sizes
-    spans = zip(words.ids.tolist(), words.locations.tolist(), starts, session_io, strict=True)
+    ends = np.cumsum(words.sizes.astype(int))
+    starts = ends - words.sizes
+    spans = zip(words.ids.tolist(), words.locations.tolist(), starts, ends, strict=True)
     return {feature: (place, words.texts[a:b]) for feature, place, a, b in spans}
 
 

@@ -175,7 +175,7 @@ def test_only_a_fitting_model_takes_a_prior(text):
 
 
 def test_an_export_is_no_prior(trained, text):
-    """The first line of a file tells a prior from an export, and stays readable after the test."""
+    """The first line distinguishes a prior from an export, and stays readable after the test."""
     lines = io.StringIO(text)
     assert is_prior(lines)
     assert lines.read() == text

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.waiting import LIMIT_S
 
 from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.errors import PeerError, RefError, RefusedError, StoreDamagedError, StoreFullError
@@ -103,7 +104,7 @@ print(Quarantine(Path(sys.argv[1])).keep(b"body", Envelope(), {}))
     folder = tmp_path / "quarantine"
     done = subprocess.run(
         [sys.executable, "-c", program, str(folder), str(steps)],
-        capture_output=True, check=False, text=True, timeout=60,
+        capture_output=True, check=False, text=True, timeout=LIMIT_S,
     )  # fmt: skip
     quarantine = Quarantine(folder)
     kept = quarantine.messages()

@@ -317,9 +317,9 @@ class TestPages:
         """Cuts rise to the value's end; pieces stay inside pages or fill runs of them."""
         pages = Pages(4096, room & ~1)
         for length in lengths:
-            session_io = pages.cut(length)
-            sizes = np.diff([0, *session_io])
-            assert session_io[-1] == length
+            ends = pages.cut(length)
+            sizes = np.diff([0, *ends])
+            assert ends[-1] == length
             assert (sizes > 0).all()
             assert sizes.max() <= 16 * 4096 - 16
             assert length > 32_768 or sizes.max() <= 2020

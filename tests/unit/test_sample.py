@@ -1,4 +1,4 @@
-"""The sample corpus: made by our own generator, the same everywhere, and varied."""
+"""The sample corpus: made by the generator of this project, the same everywhere, and varied."""
 
 import collections
 import email

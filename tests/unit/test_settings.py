@@ -147,7 +147,7 @@ def test_costs_that_contradict_each_other_name_their_place(tmp_path):
     assert "line 2" in error
 
 
-def test_a_broken_file_is_told_with_its_line(tmp_path):
+def test_a_broken_file_is_reported_with_its_line(tmp_path):
     """TOML's own mistakes are the user's, and come with their line."""
     assert "line 2" in complaint(tmp_path, "[store]\nlimit_bytes ==\n")
 

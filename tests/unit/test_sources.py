@@ -90,7 +90,7 @@ def test_an_mbox_of_one_message_is_a_message(tmp_path):
     assert [item.name for item in items(path)] == [str(path)]
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_is_read(tmp_path):
+def test_what_cannot_be_read_is_reported_and_the_rest_is_read(tmp_path):
     """Empty files, files without mail and unreadable files have a reason; the others are read."""
     put(tmp_path / "1-good", mail(1))
     put(tmp_path / "2-empty", b"")

@@ -178,7 +178,7 @@ def as_user(uid, run):
             run()
         except PermissionError:
             os._exit(1)
-        except BaseException:  # noqa: BLE001 - told by the exit code
+        except BaseException:  # noqa: BLE001 - shown by the exit code
             os._exit(2)
         os._exit(0)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

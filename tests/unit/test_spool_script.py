@@ -53,7 +53,7 @@ def test_a_message_that_cannot_be_left_leaves_a_mark(spool, arguments):
     assert drained(spool) == []
 
 
-def test_a_spool_that_others_cannot_use_is_told(tmp_path):
+def test_a_spool_that_others_cannot_use_is_reported(tmp_path):
     """Not there, no folder, another mode: each has its reason."""
     one = Spool(tmp_path / "s")
     assert "No such file" in str(problem(one.folder))

@@ -54,21 +54,21 @@ def test_a_model_in_use_gives_no_warning(model, tmp_path):
     assert warned(model, tmp_path) == []
 
 
-def test_a_side_that_was_never_taught_is_told(model, tmp_path):
+def test_a_side_that_was_never_taught_is_reported(model, tmp_path):
     """A label without training gives a warning."""
     assert len(warned(model, tmp_path)) == 2
     taught(model, "h")
     assert warned(model, tmp_path) == ["no spam was ever learnt"]
 
 
-def test_training_that_stopped_is_told(model, tmp_path):
+def test_training_that_stopped_is_reported(model, tmp_path):
     """The warning names the label and the days since its last training."""
     taught(model, "hs", days_ago=31)
     taught(model, "s")
     assert warned(model, tmp_path) == ["the last ham was learnt 31 days ago"]
 
 
-def test_one_side_alone_is_told(model, tmp_path):
+def test_one_side_alone_is_reported(model, tmp_path):
     """The labels of the last 200 trainings are compared with those of the model."""
     taught(model, "hs" * 300, days_ago=1)
     taught(model, "s" * 200)
@@ -89,7 +89,7 @@ def test_users_labels_without_any_training_give_a_warning(model, tmp_path):
     assert warned(model, tmp_path, counters=as_dict(meters)) == []
 
 
-def test_what_hinders_is_told(model, tmp_path):
+def test_what_hinders_is_reported(model, tmp_path):
     """An unusable model, bypass, reports in review and set-aside files give warnings."""
     taught(model, "hs")
     facts = {"fault": "gone", "bypass": True, "review": 3, "spool": {"set_aside": 2}}

@@ -13,7 +13,7 @@ from spamnb.service.feedback.types import State
 TEXT = (Path(__file__).parents[2] / "docs" / "teaching.md").read_text()
 
 
-def test_every_operation_channel_and_state_is_told():
+def test_every_operation_channel_and_state_is_documented():
     """The tables of the document are those of the code."""
     for name in get_args(State):
         assert f"`{name}`" in TEXT, name

@@ -179,7 +179,7 @@ def test_other_filters_verdicts_and_our_own_are_no_features():
         (b"From: a@b.example\n\n" + b"\xc3\xbc" * 72 + b"\nx\n", "line-13"),
     ],
 )
-def test_oddities_are_told_in_words(raw, mark):
+def test_oddities_are_named_in_words(raw, mark):
     """What a person would notice about the envelope, each as one word."""
     assert mark in marks_of(raw)
 

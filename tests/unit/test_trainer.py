@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.waiting import LIMIT_S
 
 from spamnb.errors import CorpusError, LabelError, StoreMissingError
 from spamnb.service.engine.filter import Filter, new_recipe
@@ -168,7 +169,7 @@ def test_training_is_learning_one_by_one(tmp_path):
             assert first.delta.temperatures.tolist() == second.delta.temperatures.tolist()
 
 
-# --- what is told --------------------------------------------------------------------------
+# --- what is reported --------------------------------------------------------------------------
 
 
 def test_the_summary_counts_what_was_done(tmp_path):
@@ -292,7 +293,7 @@ def test_a_file_without_permission_is_skipped(tmp_path):
     )
     child = subprocess.run(
         [sys.executable, "-c", code, tmp_path],
-        cwd=PROJECT, capture_output=True, text=True, check=False, timeout=60,
+        cwd=PROJECT, capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     assert child.stdout == "2 1 ham/0001: Permission denied\n", child.stderr
 

@@ -291,7 +291,7 @@ def test_the_tag_stands_before_the_subject(header, tagged):
     )
 
 
-# --- what our lines say --------------------------------------------------------------------------
+# --- the added lines --------------------------------------------------------------------------
 
 
 def test_the_block_says_what_was_promised():

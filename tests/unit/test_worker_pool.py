@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from support.waiting import LIMIT_S
 
 from spamnb.errors import BugError, RefusedError
 from spamnb.service.training.worker_pool import Pool, cores
 
 PROJECT = Path(__file__).resolve().parents[2]
+TESTS = PROJECT / "tests"
 
 
 def doubling():
@@ -108,8 +110,8 @@ def test_no_task_under_way_is_waited_for_after_an_error():
     )
     # In a child process: if it blocks, this test fails and does not hang.
     child = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, timeout=60,
-        check=False, env=os.environ | {"PYTHONPATH": str(PROJECT)},
+        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True,
+        timeout=LIMIT_S, check=False, env=os.environ | {"PYTHONPATH": f"{PROJECT}:{TESTS}"},
     )  # fmt: skip
     assert child.stdout == b"left\n", child.stderr.decode()
 
@@ -140,7 +142,7 @@ def dying():
     return run
 
 
-def test_a_worker_that_dies_is_told_as_a_bug():
+def test_a_worker_that_dies_is_reported_as_a_bug():
     """A killed worker raises an error instead of an endless wait."""
     with Pool(dying, 2) as pool, pytest.raises(BugError, match="worker"):
         list(pool.map(range(500)))
@@ -171,7 +173,7 @@ def test_large_tasks_and_large_results_cannot_block_each_other():
     )
     # In a child process: if they block, this test fails and does not hang.
     child = subprocess.run(
-        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, timeout=60, check=False
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, timeout=LIMIT_S, check=False
     )
     assert child.stdout.strip() == b"True", child.stderr.decode()
     assert len(tasks) == 20
@@ -192,8 +194,8 @@ def test_orphaned_workers_end(tmp_path, how):
     ) as parent:
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         os.kill(parent.pid, how)
-        parent.wait(10)
-    deadline = time.monotonic() + 10
+        parent.wait(LIMIT_S)
+    deadline = time.monotonic() + LIMIT_S
     while not all(map(dead, pids)):
         assert time.monotonic() < deadline, f"{pids} live on"
         time.sleep(0.01)

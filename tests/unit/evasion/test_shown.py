@@ -193,14 +193,14 @@ SPENT = {
 
 
 @pytest.mark.parametrize(("kind", "body"), SPENT.values(), ids=SPENT)
-def test_what_grows_beyond_a_bound_is_told(kind: str, body: str) -> None:
+def test_what_grows_beyond_a_bound_is_reported(kind: str, body: str) -> None:
     """A bound that is reached after decoding leaves the mark of a message read in part."""
     _, _, charset = kind.partition("charset=")
     found = found_in(kind, body.encode(charset or "ascii"))
     assert found >= PAYLOAD or found >= PARTLY_READ
 
 
-def test_features_beyond_the_bound_are_told_of_the_message_that_has_them() -> None:
+def test_features_beyond_the_bound_are_reported_of_the_message_that_has_them() -> None:
     """What is left out of a sample of a message's features was not read."""
     salad = " ".join(f"salad{number}" for number in range(limits.FEATURES[0]))
     raws = [message("text/plain", text.encode()) for text in (TEXT, f"{TEXT} {salad}", TEXT)]

@@ -54,7 +54,7 @@ def test_a_message_is_scored_as_the_filter_would(scan_rig, home, surest):
 
 
 def test_what_is_judged_is_what_a_mailbox_will_hold(scan_rig, home, surest):
-    """Law 8: the message with our headers has the digest that the history knows."""
+    """Law 8: the message with the added headers has the digest that the history knows."""
     hostile = b"A: b\r\njunk\r\nX-Spam-Flag: NO\r\n" + surest["ham"]
     for raw in (surest["ham"], hostile, b" " + surest["ham"], b"From x\r\n" + surest["ham"]):
         one = scan_rig()
