@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.cli import spamnb
 from support.daemon import serve, settings_in
+from support.waiting import LIMIT_S
 
 from spamnb.endpoints.milter.listener import MilterListener
 from spamnb.endpoints.milter.packets import PacketReader, packet_of
@@ -98,14 +99,14 @@ class Mta:
         self.writer.write(data)
         found = []
         while not found:
-            chunk = await asyncio.wait_for(self.reader.read(65536), 30)
+            chunk = await asyncio.wait_for(self.reader.read(65536), LIMIT_S)
             if not chunk:
                 return None
             found = [packet.command for packet in self.packets.feed(chunk)]
         return found
 
     async def ended(self):
-        return await asyncio.wait_for(self.reader.read(65536), 30) == b""
+        return await asyncio.wait_for(self.reader.read(65536), LIMIT_S) == b""
 
 
 def test_messages_of_one_connection_are_scanned_in_turn(on_loop):

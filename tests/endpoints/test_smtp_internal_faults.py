@@ -80,7 +80,7 @@ def test_an_idle_connection_holds_no_scanned_message(on_loop, is_later):
             client = await rig.client()
             await client.start()
             client.send(MESSAGE + b"\r\n.\r\n")
-            await until(lambda: stops)
+            await until_true(lambda: stops)
             if is_later:
                 assert stops[0]() is not None
                 scanner.waiting.pop()(scanner.outcome)

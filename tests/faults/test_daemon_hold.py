@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import ExitStack, closing, suppress
 
+import pytest
 from support.daemon import PROJECT, serve, settings_in
 from support.waiting import LIMIT_S, until
 

@@ -8,7 +8,8 @@ import smtplib
 import pytest
 from support.docs_snippets import changed, snippet
 from support.dovecot import with_junk
-from support.postfix import PROJECT, STRANGER, Daemon, Rig, needs_rig, until
+from support.postfix import PROJECT, STRANGER, Daemon, Rig, needs_rig
+from support.waiting import until
 
 pytestmark = needs_rig
 
