@@ -13,6 +13,8 @@ PORTS = (2524, 2525, 2543, 10025, 10026)
 MESSAGE = "Subject: {tag}\r\n{extra}\r\n.dot line\r\nblå {number}\r\n"
 VARIANTS = ("none", "proxy", "proxy-adjust", "after", "milter")
 FORGED = "X-Spam-Flag: YES\r\n"
+COSTS = "[costs]\njunk = [2, 0.04]\n"
+"""The rig's junk differs from its ham by one word, so it is junk at a probability of .7 here."""
 
 
 def busy():
@@ -42,7 +44,7 @@ def test_the_rigs_own_proof(tmp_path):
             path.parent.mkdir(exist_ok=True)
             text = MESSAGE.format(tag=f"{tag}-{variant}-lmtp", extra=extra, number=number)
             path.write_bytes(text.encode())
-    daemon = Daemon(tmp_path, '[scan]\nlocal = "enforce"\n')
+    daemon = Daemon(tmp_path, '[scan]\nlocal = "enforce"\n' + COSTS)
     daemon.spamnb("train", tmp_path / "ham", tmp_path / "spam")
     program = f"{sys.executable} -m spamnb --home {daemon.home} --config {daemon.config}"
     serve = f"{program} serve --listen 127.0.0.1:{{port}} --upstream 127.0.0.1:{{up}}"
