@@ -14,7 +14,7 @@ from support.waiting import until
 pytestmark = needs_rig
 
 SAMPLE = PROJECT / "corpora" / "sample"
-REFUSING = '[actions]\nreject = "reject"\n[rules]\nexempt = ["bob@example.org"]\n'
+REFUSING = '[actions]\njunk = "reject"\nreject = "reject"\n[rules]\nexempt = ["bob@example.org"]\n'
 
 
 def mail_of(label, number):
@@ -70,7 +70,7 @@ def test_mail_is_marked_and_filed(site):
     ]  # fmt: skip
     (junk,) = until(lambda: site.delivered("bob", "X-Spam-Flag: YES", ".Junk"))
     found = email.message_from_bytes(junk)
-    assert found["X-Spamnb-Verdict"].startswith("reject; label=spam;")
+    assert "label=spam" in found["X-Spamnb-Verdict"]
     assert STRANGER in site.daemon.log.read_text()
 
 
