@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from spamnb.core.policy.verdict_headers import unscanned_fields
+from spamnb.endpoints.net import scan_actions
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.smtp.relay import actions
 from spamnb.endpoints.smtp.relay.params import ListenerParams
@@ -145,11 +146,11 @@ class SessionDriver:
             case actions.DropUpstream() | actions.QuitUpstream():
                 self.hop.is_open = False
                 self.to_deliver.clear()
-            case actions.StartScan(request):
+            case scan_actions.StartScan(request):
                 self.requests.append(request)
                 if not self.is_holding_scans:
                     self.run(session.scan_done, request, self.result)
-            case actions.StopScan(reason) if reason:
+            case scan_actions.StopScan(reason) if reason:
                 self.run(session.scan_done, self.requests[-1], FALLBACKS[reason])
             case actions.PauseReading() | actions.ResumeReading():
                 self.is_reading = isinstance(action, actions.ResumeReading)
@@ -157,9 +158,9 @@ class SessionDriver:
                 self.later += 1
             case actions.HangUp() | actions.Abort():
                 self.is_closed = True
-            case actions.LogMessage(record):
+            case scan_actions.LogMessage(record):
                 self.log.append(record)
-            case actions.Withdraw(delete):
+            case scan_actions.Withdraw(delete):
                 delete()
 
     def deliver(self, size=1 << 20):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from spamnb.endpoints.net.address import Address
-from spamnb.service.scanning.types import ScanRequest
+from spamnb.endpoints.net.scan_actions import LogMessage, StartScan, StopScan, Withdraw
 
 INPUT, ROOM, MEMORY, STUCK = 1, 2, 4, 8
 """reasons not to read from a client: enough input is buffered; the next hop is slow; the memory
@@ -90,27 +89,6 @@ class QuitUpstream:
 
 
 @dataclass(frozen=True, slots=True)
-class StartScan:
-    """Scan a message; `scan_done` follows."""
-
-    request: ScanRequest
-
-
-@dataclass(frozen=True, slots=True)
-class StopScan:
-    """End the scan: with a reason, `scan_done` follows with the fallback; else nothing does."""
-
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Withdraw:
-    """Delete a message from quarantine: its result came too late."""
-
-    delete: Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
 class LogRefused:
     """Count and log a refused client."""
 
@@ -125,13 +103,6 @@ class LogUpstreamLost:
 
     address: Address
     step: str
-
-
-@dataclass(frozen=True, slots=True)
-class LogMessage:
-    """Write the log line of a message."""
-
-    record: dict[str, object]
 
 
 Action = (

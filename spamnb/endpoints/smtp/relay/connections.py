@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, cast
 
+from spamnb.endpoints.net import scan_actions
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.memory_budget import MemoryBudget
 from spamnb.endpoints.net.peers import peer_of
@@ -313,7 +314,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         count_keys, self.count_keys = self.count_keys, ()
         self._listener.connection_limits.release_upstream(count_keys)
 
-    def _start_scan(self, action: actions.StartScan) -> None:
+    def _start_scan(self, action: scan_actions.StartScan) -> None:
         done = partial(self._scan_done, action.request)
         stop = self._listener.scanner.scan(action.request, done)
         if self._is_scanning(action.request):
@@ -328,7 +329,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._stop_scan = None  # it holds the message
         self.run(self.session.scan_done, request, result)
 
-    def _end_scan(self, action: actions.StopScan) -> None:
+    def _end_scan(self, action: scan_actions.StopScan) -> None:
         stop, self._stop_scan = self._stop_scan, None
         if stop is not None:
             stop(action.reason)
@@ -336,7 +337,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             # The scan was not started, so it has no result.
             self.run(self.session.stop, replies.FAULT_CLOSING)
 
-    def _withdraw(self, action: actions.Withdraw) -> None:
+    def _withdraw(self, action: scan_actions.Withdraw) -> None:
         action.delete()
 
     def _log_refused(self, action: actions.LogRefused) -> None:
@@ -345,7 +346,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _log_upstream_lost(self, action: actions.LogUpstreamLost) -> None:
         self._listener.log.upstream_lost(action.address, action.step)
 
-    def _log_message(self, action: actions.LogMessage) -> None:
+    def _log_message(self, action: scan_actions.LogMessage) -> None:
         self._listener.log.write(action.record)
 
     _PERFORM: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
@@ -361,12 +362,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         actions.ConnectUpstream: _connect_upstream,
         actions.DropUpstream: _drop_upstream,
         actions.QuitUpstream: _quit_upstream,
-        actions.StartScan: _start_scan,
-        actions.StopScan: _end_scan,
-        actions.Withdraw: _withdraw,
+        scan_actions.StartScan: _start_scan,
+        scan_actions.StopScan: _end_scan,
+        scan_actions.Withdraw: _withdraw,
         actions.LogRefused: _log_refused,
         actions.LogUpstreamLost: _log_upstream_lost,
-        actions.LogMessage: _log_message,
+        scan_actions.LogMessage: _log_message,
     }
 
     # -- memory -----------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from typing import Literal
 from spamnb.core.mail.printable import shown
 from spamnb.core.policy import verdict_headers
 from spamnb.endpoints.net import reply_parser
+from spamnb.endpoints.net.scan_actions import StartScan, StopScan, Withdraw
 from spamnb.endpoints.smtp.protocol.data_framing import DataFramer, unstuffed
 from spamnb.endpoints.smtp.relay import replies
 from spamnb.endpoints.smtp.relay.actions import (
@@ -37,9 +38,6 @@ from spamnb.endpoints.smtp.relay.actions import (
     Output,
     SendClient,
     SendUpstream,
-    StartScan,
-    StopScan,
-    Withdraw,
 )
 from spamnb.endpoints.smtp.relay.client_state import ClientState, DataRate
 from spamnb.endpoints.smtp.relay.upstream import NextHop

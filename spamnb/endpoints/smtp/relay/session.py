@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from spamnb.endpoints.net import proxy_protocol
+from spamnb.endpoints.net import proxy_protocol, scan_actions
 from spamnb.endpoints.net.reply_parser import UpstreamCommand
 from spamnb.endpoints.smtp.protocol import commands, ehlo
 from spamnb.endpoints.smtp.protocol.line_buffer import LineBuffer
@@ -373,7 +373,7 @@ class RelaySession:
             self.transfer.scan_done(request, result)
             self._advance()
         elif result.withdraw is not None:
-            self.output.add(actions.Withdraw(result.withdraw))
+            self.output.add(scan_actions.Withdraw(result.withdraw))
 
     def shed(self, now: float) -> None:
         """End the session to free memory or connections for others."""
@@ -402,7 +402,7 @@ class RelaySession:
         self.transfer, self.stage = None, "command"
         has_left = self._is_gone or self._is_finished
         record = transfer.report(self._meters, client_has_left=has_left)
-        self.output.add(actions.LogMessage(record))
+        self.output.add(scan_actions.LogMessage(record))
         if transfer.is_accepted:
             self.client.quota.reset(self.output.now)
         self._forget_transaction()
