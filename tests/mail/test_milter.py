@@ -71,7 +71,7 @@ def test_mail_is_marked_and_filed(site):
     (junk,) = until(lambda: site.delivered("bob", "X-Spam-Flag: YES", ".Junk"))
     found = email.message_from_bytes(junk)
     assert "label=spam" in found["X-Spamnb-Verdict"]
-    assert STRANGER in site.daemon.log.read_text()
+    until(lambda: STRANGER in site.daemon.log.read_text())
 
 
 def test_forged_copies_are_deleted(site):
@@ -94,7 +94,7 @@ def test_spam_is_refused_in_the_session(site):
         site.send(mail_of("spam", 3), ["alice@example.org"])
     assert refused.value.smtp_code == 550
     reference = refused.value.smtp_error.decode().rpartition("reference ")[2].rstrip(")")
-    assert f"reference={reference}" in site.daemon.log.read_text()
+    until(lambda: f"reference={reference}" in site.daemon.log.read_text())
 
 
 def test_the_delivered_message_is_the_scanned_one(site):

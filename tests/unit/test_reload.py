@@ -31,7 +31,9 @@ def test_listeners_are_those_of_the_start(tmp_path):
     before = loaded(tmp_path, ONE)
     found, later = merge_reloadable(before, loaded(tmp_path, ONE.replace(".mx", ".other")))
     assert found.listener == before.listener
-    assert later == ["listener.mx.address", "listener.other.address"]
+    assert later == [
+        f"listener.{name}.{key}" for name in ("mx", "other") for key in ("protocol", "address")
+    ]
     found, later = merge_reloadable(before, loaded(tmp_path, ONE.replace(":25", ":24")))
     assert found.listener == before.listener
     assert later == ["listener.mx.address"]

@@ -143,8 +143,9 @@ def test_what_needs_a_restart_is_named(tmp_path):
     changed = need_restart(first, loaded(tmp_path, text))
     assert changed == ["serve.workers", "listener.mx.address"]
     assert need_restart(first, Settings()) == [
-        "listener.mx.address",
-        "listener.inner.example.org.address",
+        f"listener.{name}.{key}"
+        for name in ("mx", "inner.example.org")
+        for key in ("protocol", "address")
     ]
 
 
