@@ -124,11 +124,11 @@ def add_fields(header: bytes, fields: Fields, tag: bytes = b"") -> bytes:
     return before + block + joint + rest
 
 
-def add_to_message(raw: bytes, fields: Fields) -> bytes:
+def add_to_message(raw: bytes, fields: Fields, tag: bytes = b"") -> bytes:
     """A whole message with the fields, dots not stuffed, as the next hop gets it."""
     end = header_end(raw)
     header = raw if end < 0 else raw[:end]
-    wire = add_fields(remove_forged(_DOT.sub(b"..", header)), fields)
+    wire = add_fields(remove_forged(_DOT.sub(b"..", header)), fields, tag)
     return _STUFFED.sub(b"", wire) + raw[len(header) :]
 
 
@@ -179,11 +179,16 @@ class ScanVerdict(NamedTuple):
     clues: tuple[Clue, ...] = ()
 
 
-def junk_threshold(costs: Costs) -> float:
-    """The log-odds from which a message is junk, or worse; inf if no message ever is."""
-    harsh = DECISIONS[DECISIONS.index("junk") :]
+def decision_threshold(costs: Costs, least: Decision) -> float:
+    """The log-odds from which the decision is `least` or a harsher one; inf if it never is."""
+    harsh = DECISIONS[DECISIONS.index(least) :]
     found = [edge.log_odds for edge in thresholds(costs) if edge.decision in harsh]
     return found[0] if found else float("inf")
+
+
+def junk_threshold(costs: Costs) -> float:
+    """The log-odds from which a message is junk, or worse; inf if no message ever is."""
+    return decision_threshold(costs, "junk")
 
 
 def score_of(verdict: ScanVerdict, junk_log_odds: float) -> float:
@@ -196,6 +201,13 @@ def score_of(verdict: ScanVerdict, junk_log_odds: float) -> float:
         return 0.0  # no label of the model is spam, so there is no score
     score = round(min(999.0, max(-999.0, REQUIRED_SCORE + verdict.log_odds - junk_log_odds)), 1)
     return max(score, REQUIRED_SCORE) if flagged else min(score, REQUIRED_SCORE - 0.1)
+
+
+def reject_score_of(reject_log_odds: float, junk_log_odds: float) -> float:
+    """The score from which a message is rejected; 999 if no message ever is."""
+    if reject_log_odds == inf:
+        return 999.0
+    return round(min(999.0, REQUIRED_SCORE + reject_log_odds - junk_log_odds), 1)
 
 
 def scanned_fields(

@@ -12,7 +12,8 @@ large, known crasher, access lists, model; then own clients and `observe` remove
 
 A message that is not scanned is delivered with an X-Spamnb header that gives the reason, or
 deferred, by `Fallbacks`; no other module decides this. A message is counted once, when its result
-is returned. The incident id is in the facts and in one log record; reply and headers contain
+is returned. `advise` does the same, but keeps and rejects nothing: the client gets the verdict and
+acts. The incident id is in the facts and in one log record; reply and headers contain
 nothing internal. Must not know sockets or event loops.
 """
 
@@ -35,8 +36,11 @@ from spamnb.core.policy.verdict_headers import (
     Fields,
     ScanVerdict,
     add_to_message,
+    decision_threshold,
     junk_threshold,
+    reject_score_of,
     scanned_fields,
+    score_of,
     signature_fields,
     unscanned_fields,
 )
@@ -54,6 +58,7 @@ from spamnb.service.scanning.model_session import (
 from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.service.scanning.spamtraps import Traps
 from spamnb.service.scanning.types import (
+    Advice,
     Done,
     Notes,
     Offload,
@@ -120,6 +125,8 @@ class _PendingScan:
     is_own: bool
     """whether one of the site's own clients sent it"""
     observed: bool
+    advised: bool
+    """whether the client carries out the verdict itself"""
     began: float
     client: str = ""
     """while it is queued: the client's network"""
@@ -144,12 +151,23 @@ class Scanner:
         self._policy = policy
         self._deps = deps
         self._own = NetworkTable(policy.own_clients)
-        self._junk_log_odds = junk_threshold(self._session.plan.costs)
+        costs = self._session.plan.costs
+        self._junk_log_odds = junk_threshold(costs)
+        self._reject_score = reject_score_of(
+            decision_threshold(costs, "reject"), self._junk_log_odds
+        )
 
     def scan(self, request: ScanRequest, done: Done) -> StopScan:
         """Scan; `done` is called exactly once, in this thread, unless the scan is stopped."""
+        return self._submit(request, done, advised=False)
+
+    def advise(self, request: ScanRequest, done: Done) -> StopScan:
+        """Scan as `scan` does, but only return the verdict: nothing is kept or rejected."""
+        return self._submit(request, done, advised=True)
+
+    def _submit(self, request: ScanRequest, done: Done, *, advised: bool) -> StopScan:
         is_own, now = self._is_own(request), time.perf_counter()
-        pending = _PendingScan(request, done, is_own, is_own or self._policy.observe, now)
+        pending = _PendingScan(request, done, is_own, is_own or self._policy.observe, advised, now)
         self._guarded([pending], partial(self._start, pending))
         return partial(self._stop, pending)
 
@@ -308,12 +326,16 @@ class Scanner:
     ) -> None:
         redirect = self._policy.redirect if mail_action == "redirect" else ""
         add = scanned_fields(verdict, self._junk_log_odds, redirect=redirect, version=_VERSION)
-        if mail_action == "quarantine":
+        tag = self._policy.tag.encode() if mail_action == "tag" else b""
+        if pending.advised:
+            score = score_of(verdict, self._junk_log_odds)
+            advice = Advice(verdict, mail_action, score, self._reject_score)
+            self._answer(pending, ScanResult("relay", add, tag, facts=facts, advice=advice))
+        elif mail_action == "quarantine":
             self._keep(pending, add, facts)
         elif mail_action == "reject":
             self._answer(pending, ScanResult("refuse", add, reply=REFUSED_REPLY, facts=facts))
         else:
-            tag = self._policy.tag.encode() if mail_action == "tag" else b""
             self._answer(pending, ScanResult("relay", add, tag, facts=facts))
 
     def _keep(self, pending: _PendingScan, add: Fields, facts: dict[str, object]) -> None:

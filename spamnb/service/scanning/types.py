@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from spamnb.core.mail.envelope import Envelope
-from spamnb.core.policy.verdict_headers import Fields
+from spamnb.core.policy.actions import MailAction
+from spamnb.core.policy.verdict_headers import Fields, ScanVerdict
 from spamnb.errors import SettingsError
 
 Action = Literal["relay", "keep", "refuse", "defer"]
@@ -63,6 +64,17 @@ class ScanRequest(NamedTuple):
     whole: bool = True
 
 
+class Advice(NamedTuple):
+    """What the scanner would do with a scanned message."""
+
+    verdict: ScanVerdict
+    mail_action: MailAction
+    score: float
+    """of junk from `verdict_headers.REQUIRED_SCORE` on"""
+    reject_score: float
+    """from which a message is rejected"""
+
+
 @dataclass(frozen=True, slots=True)
 class ScanResult:
     """The action for a message.
@@ -82,6 +94,8 @@ class ScanResult:
     """deletes the message from quarantine; called if this result came too late"""
     facts: dict[str, object] = field(default_factory=dict)
     """for the one log line: verdict, probability, decision, reason and more"""
+    advice: Advice | None = None
+    """the verdict, if it was asked for instead of its consequences, and there is one"""
 
 
 Done = Callable[[ScanResult], None]
@@ -95,6 +109,13 @@ class MessageScanner(Protocol):
 
     def scan(self, request: ScanRequest, done: Done) -> StopScan | None:
         """Scan; `done` is called exactly once, in the caller's thread, unless it is stopped."""
+
+
+class MessageAdviser(Protocol):
+    """Scans messages for clients that carry out the verdict themselves."""
+
+    def advise(self, request: ScanRequest, done: Done) -> StopScan | None:
+        """Scan as `MessageScanner.scan` does; the result is always relay or defer."""
 
 
 class Offload(Protocol):

@@ -167,6 +167,25 @@ def test_each_action_does_what_it_says(scan_rig, home, surest, mail_action, befo
     assert one.meters.value(f"mail_action_{expected}") == 1
 
 
+@pytest.mark.parametrize("mail_action", ["headers", "tag", "redirect", "quarantine", "reject"])
+def test_advice_is_the_verdict_without_its_consequences(scan_rig, home, surest, mail_action):
+    """The client gets verdict, fields, tag and action; nothing is kept and nothing is refused."""
+    policy = ScanPolicy(ActionPolicy(ActionMap("headers", "headers", mail_action, mail_action)))
+    one = scan_rig(policy, quarantine=Quarantine(home / "quarantine", upstream="x:25"))
+    asked = request_of(surest["spam"], ENVELOPE, before_queue=True)
+    found = []
+    one.scanner.advise(asked, found.append)
+    (outcome,) = found
+    advice = outcome.advice
+    assert (outcome.action, outcome.reply) == ("relay", b"")
+    assert (advice.verdict.decision, advice.mail_action) == ("reject", mail_action)
+    assert fields(as_block(outcome.add))["X-Spam-Score"] == f"{advice.score:.1f}"
+    assert advice.score >= advice.reject_score > 5
+    assert outcome.tag == (b"[SPAM] " if mail_action == "tag" else b"")
+    assert Quarantine(home / "quarantine").messages() == []
+    assert one.scan(surest["ham"]).advice is None
+
+
 def test_what_was_kept_can_be_withdrawn(scan_rig, home, surest):
     """Where the outcome came too late the message is gone again, and the log says so."""
     quarantine = Quarantine(home / "quarantine")
