@@ -24,12 +24,13 @@ from spamnb.daemon.processes import privileges
 from spamnb.daemon.processes.bootstrap import CONTROL, DELIVERY, LOCK, addresses_of, wants_delivery
 from spamnb.daemon.processes.sockets import BindAddress, Sockets
 from spamnb.daemon.roles.delivery import delivery_params
-from spamnb.daemon.roles.learner import SYSTEM_SPOOL, user_id
+from spamnb.daemon.roles.learner import SYSTEM_SPOOL
 from spamnb.endpoints.net.address import MOST_PATH_BYTES, Address
 from spamnb.endpoints.smtp.delivery.logins import Passwords
 from spamnb.endpoints.smtp.delivery.recipients import Recipients
 from spamnb.endpoints.smtp.delivery.server import tls_context
 from spamnb.errors import UserError
+from spamnb.service.admin.request import user_id
 from spamnb.service.feedback import spool
 from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
 from spamnb.settings import Settings, control_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import fields
 from math import ceil
@@ -10,11 +11,14 @@ from typing import Any, NamedTuple
 
 from spamnb.core.policy.actions import ActionPolicy, Fallbacks
 from spamnb.daemon.local_domains import served_of
+from spamnb.endpoints.control.server import Roles
 from spamnb.endpoints.milter.params import MilterParams
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.networks import NetworkSet
+from spamnb.endpoints.scanner.params import MOST_BYTES, ScannerParams
 from spamnb.endpoints.smtp.relay.params import Limits, ListenerParams, RelayPolicy
 from spamnb.errors import BugError
+from spamnb.service.admin.request import user_id
 from spamnb.service.scanning.model_session import SessionConfig
 from spamnb.service.scanning.scanner import ScanPolicy
 from spamnb.service.scanning.types import ScanOptions
@@ -46,8 +50,8 @@ class WorkerShare(NamedTuple):
 
 
 def next_hop_of(listener: ListenerSettings, delivery: str) -> str:
-    """Return the address that the messages of a listener are sent to; a milter has none itself."""
-    return listener.upstream or ("" if listener.protocol == "milter" else delivery)
+    """Return the address that the messages of a listener are sent to; only a relay needs one."""
+    return listener.upstream or (delivery if listener.protocol == "smtp" else "")
 
 
 def relay_params_of(
@@ -82,6 +86,26 @@ def milter_params_of(
         keeps=bool(listener.upstream),
         scan_limit_bytes=listener.scan_limit_bytes,
         header_limit_bytes=listener.header_limit_bytes,
+        scan_total_s=settings.timeouts.scan_total_s,
+        connections=share.limits(settings.limits).connections,
+    )
+
+
+def scanner_params_of(
+    settings: Settings, listener: ListenerSettings, share: WorkerShare
+) -> ScannerParams:
+    """Return the parameters of a scanner."""
+    found = map(user_id, settings.serve.delegates)
+    delegates = frozenset(uid for uid in found if uid is not None)
+    return ScannerParams(
+        peers=NetworkSet(listener.peers),
+        teachers=NetworkSet(listener.teachers),
+        caller_of=Roles(os.geteuid(), delegates).caller,
+        refusable=listener.queue == "before",
+        scan_limit_bytes=listener.scan_limit_bytes,
+        size_limit_bytes=listener.size_limit_bytes or MOST_BYTES,
+        read_s=settings.timeouts.data_s,
+        message_s=settings.timeouts.message_s,
         scan_total_s=settings.timeouts.scan_total_s,
         connections=share.limits(settings.limits).connections,
     )

@@ -14,7 +14,7 @@ def served_of(settings: Settings, listener: ListenerSettings) -> LocalDomains:
     """Return the local domains for one listener."""
     named = settings.local.domains
     own = domains_of(named or listener.recipient_domains)
-    if listener.protocol == "milter":
+    if listener.protocol != "smtp":
         return LocalDomains(own | served_domains(settings), complete=bool(own))
     final = not listener.upstream or Address.parse(listener.upstream).protocol == "lmtp"
     return LocalDomains(own | served_domains(settings), complete=bool(own), final=final)

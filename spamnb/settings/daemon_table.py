@@ -275,10 +275,11 @@ LISTENERS = NamedSections(
     "with a name of your choice. Without any, mail is accepted at 127.0.0.1:10025 and passed to "
     "the built-in delivery agent.",
     (
-        Setting("listener.*.protocol", choice("smtp", "milter"),
+        Setting("listener.*.protocol", choice("smtp", "milter", "scanner"),
             "smtp: a mail server sends its mail through spamnb, by SMTP or LMTP. milter: a mail "
             "server asks spamnb about each message (smtpd_milters of Postfix, INPUT_MAIL_FILTER "
-            "of Sendmail).",
+            "of Sendmail). scanner: programs ask about single messages and act themselves (spamc, "
+            "rspamc, Exim's spam condition, HTTP).",
             restart=True),
         Setting("listener.*.address", ADDRESS,
             "Address for clients: host:port, [IPv6]:port or unix:/path; the prefix lmtp: selects "
@@ -302,6 +303,10 @@ LISTENERS = NamedSections(
         Setting("listener.*.recipient_domains", DOMAINS,
             "Domains that untrusted clients may send to. Empty: untrusted clients may not "
             "connect."),
+        Setting("listener.*.teachers", NETS,
+            "With the protocol scanner: TCP clients that may name recipients and users, and send "
+            "corrections on behalf of any user, such as a mail server. All others may only scan. "
+            "The users of a unix socket have the rights that they have at the control socket."),
         Setting("listener.*.scan_limit_bytes", _BYTES,
             "Larger messages are streamed to the next hop and not buffered."),
         Setting("listener.*.oversize", choice("unscanned", "head"),

@@ -77,7 +77,7 @@ class ServeSettings(NamedTuple):
     unscanned_percent: float = 1.0
 
 
-ListenerProtocol = Literal["smtp", "milter"]
+ListenerProtocol = Literal["smtp", "milter", "scanner"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,7 @@ class ListenerSettings(RelayPolicy, Fallbacks):
     peers: tuple[str, ...] = LOOPBACK.texts
     proxies: tuple[str, ...] = ()
     recipient_domains: tuple[str, ...] = ()
+    teachers: tuple[str, ...] = ()
     observe: bool = False
 
     def __post_init__(self) -> None:
@@ -100,10 +101,20 @@ class ListenerSettings(RelayPolicy, Fallbacks):
                 hint="set peers (clients that may send to any domain) or recipient_domains "
                 "(domains that all clients may send to)",
             )
-        if self.protocol == "milter" and (self.proxies or self.recipient_domains):
+        if self.protocol != "smtp" and (self.proxies or self.recipient_domains):
             raise SettingsError(
-                "a milter listener has neither proxies nor recipient_domains",
+                f"a {self.protocol} listener has neither proxies nor recipient_domains",
                 hint="set peers: the addresses of the mail servers",
+            )
+        if self.protocol == "scanner" and self.upstream:
+            raise SettingsError(
+                "a scanner listener has no upstream: it passes no mail on",
+                hint="remove upstream",
+            )
+        if self.protocol != "scanner" and self.teachers:
+            raise SettingsError(
+                f"a {self.protocol} listener has no teachers",
+                hint="set teachers for a listener with the protocol scanner",
             )
         if self.upstream == self.address and self.upstream.rpartition(":")[2] != "0":
             raise SettingsError(f"{self.address} is its own upstream: mail would loop")

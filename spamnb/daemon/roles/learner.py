@@ -11,7 +11,6 @@ The public function is `run`.
 from __future__ import annotations
 
 import os
-import pwd
 import select
 import signal
 import socket
@@ -30,7 +29,7 @@ from spamnb.endpoints.control.server import ControlServer, Roles
 from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError
 from spamnb.service.admin.model_config import read_clock
 from spamnb.service.admin.operations import Administration
-from spamnb.service.admin.request import Caller, login_of
+from spamnb.service.admin.request import Caller, login_of, user_id
 from spamnb.service.feedback.spool import Spool, SpoolFile
 from spamnb.service.scanning.spamtraps import TRAPS_FOLDER
 from spamnb.service.telemetry.log import Log, incident
@@ -76,14 +75,6 @@ def uids_of(names: Iterable[str], log: Log) -> frozenset[int]:
         else:
             found.add(uid)
     return frozenset(found)
-
-
-def user_id(name: str) -> int | None:
-    """Return the id of a user given by name or number; None for an unknown name."""
-    try:
-        return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
-    except KeyError:
-        return None
 
 
 def run(learning: LearnerConfig, sockets: LearnerSockets) -> int:

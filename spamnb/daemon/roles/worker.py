@@ -28,6 +28,7 @@ from spamnb.daemon.processes.shared_state import ProcessState, SharedState
 from spamnb.daemon.processes.sockets import BACKLOG
 from spamnb.daemon.roles.endpoints import ENDPOINTS, Endpoint, EndpointDeps, EndpointKind
 from spamnb.daemon.roles.scan_setup import ScannerFactory, ScannerFactoryDeps
+from spamnb.endpoints.control.protocol import ask_once
 from spamnb.endpoints.net.memory_budget import MemoryBudget
 from spamnb.settings import Settings
 
@@ -79,6 +80,7 @@ class Worker:
             budget=MemoryBudget(settings.limits.memory_bytes, settings.limits.reserved),
             loop=loop,
             counts=self._shared.counts(slot),
+            ask=partial(ask_once, self._start.control),
         )
         for name, (kind, params) in self._endpoints(settings).items():
             self._listeners[name] = kind.make(params, scanners.scanner_for(name), deps)

@@ -225,6 +225,12 @@ def teach_through(path: Path | str, feedback: Feedback) -> Answer:
         return caller.teach(feedback)
 
 
+def ask_once(path: Path | str, op: str, body: bytes = b"", **fields: Any) -> AdminResponse:
+    """Ask for one operation by a new connection: for callers in many threads."""
+    with ControlClient(path) as caller:
+        return caller.ask(op, body, **fields)
+
+
 def connected(path: Path, wait_s: float) -> socket.socket:
     """Connect; StoreBusyError if no server listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

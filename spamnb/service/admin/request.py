@@ -46,6 +46,14 @@ def login_of(uid: int) -> str:
         return str(uid)
 
 
+def user_id(name: str) -> int | None:
+    """Return the id of a user given by name or number; None for an unknown name."""
+    try:
+        return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None
+
+
 class AdminRequest(NamedTuple):
     """A request; the operation that reads its body knows the size limit."""
 

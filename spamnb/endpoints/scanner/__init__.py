@@ -1,0 +1,1 @@
+"""Endpoint for programs that ask about single messages: spamc, rspamc, HTTP clients."""

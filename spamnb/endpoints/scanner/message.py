@@ -1,0 +1,96 @@
+"""The message of a request: what is scanned, and what a client gets back. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from spamnb.core.mail.envelope import Client, Envelope
+from spamnb.core.policy.verdict_headers import Fields, add_to_message, header_end, is_own
+from spamnb.endpoints.scanner.request import ClientRequest
+from spamnb.service.scanning.types import ScanRequest
+
+MOST_RECIPIENTS: Final = 1000
+_EXIM_LINES = re.compile(
+    rb"(From [^\n]*\n)(?:X-Envelope-From: <[^\n]*>\r?\n)?(?:X-Envelope-To: [^\n]*\n)?"
+)
+"""what Exim puts before a message that it has scanned: it is not part of the message"""
+_NAME = re.compile(rb"^([!-9;-~]+)[ \t]*:", re.MULTILINE)
+_MESSAGE_ID = re.compile(
+    rb"^message-id:[ \t\r\n]*<([^>\r\n]{1,500})>", re.IGNORECASE | re.MULTILINE
+)
+_SUBJECT = re.compile(rb"^subject:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
+
+
+class MessageFacts(NamedTuple):
+    """What replies repeat of a message."""
+
+    message_id: str
+    subject: str
+    own_names: tuple[str, ...]
+    """names of header fields that are forged copies of added ones"""
+
+
+def original(request: ClientRequest) -> bytes:
+    """The message without the lines that the client's mail server put before it."""
+    found = _EXIM_LINES.match(request.body) if request.dialect != "http" else None
+    return found[1] + request.body[found.end() :] if found else request.body
+
+
+def scan_request(
+    request: ClientRequest, *, named: bool, refusable: bool, limit_bytes: int
+) -> ScanRequest:
+    """Return the message for the scanner; `named`: the client's word on recipients counts."""
+    message = original(request)
+    whole = len(message) <= limit_bytes
+    lines = message[:limit_bytes].replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
+    raw = add_to_message(lines, ())
+    end = header_end(raw)
+    envelope = envelope_of(request, named=named)
+    return ScanRequest(raw, len(raw) if end < 0 else end, envelope, refusable, whole)
+
+
+def envelope_of(request: ClientRequest, *, named: bool) -> Envelope:
+    """Return the envelope that the client names; recipients only if its word on them counts."""
+    rcpts = request.headers.get("rcpt", ()) or request.headers.get("deliver-to", ())
+    names = [_path(one) for text in rcpts for one in text.split(",")] if named else []
+    recipients = tuple(name for name in names[:MOST_RECIPIENTS] if name)
+    sender, address = _path(request.header("from")), request.header("ip")
+    return Envelope(
+        sender=sender,
+        recipients=recipients,
+        client=Client(
+            address=address,
+            name=request.header("hostname"),
+            helo=request.header("helo"),
+            ident=request.header("queue-id"),
+            source="REMOTE" if address else "",
+        ),
+    )
+
+
+def marked(message: bytes, fields: Fields, tag: bytes) -> tuple[bytes, bytes]:
+    """Header section with the fields, and body; line ends as the message has them."""
+    end = header_end(message)
+    header = message if end < 0 else message[:end]
+    changed = add_to_message(header, fields, tag)
+    if b"\r\n" not in header:
+        changed = changed.replace(b"\r\n", b"\n")
+    return changed, message[len(header) :]
+
+
+def facts_of(request: ClientRequest) -> MessageFacts:
+    """Read what replies repeat."""
+    end = header_end(request.body)
+    header = request.body[: end if end >= 0 else 65_536]
+    found, subject = _MESSAGE_ID.search(header), _SUBJECT.search(header)
+    own = {name.decode("ascii") for name in _NAME.findall(header) if is_own(name)}
+    return MessageFacts(
+        found[1].decode("ascii", "replace") if found else "undef",
+        subject[1].strip().decode("utf-8", "replace") if subject else "",
+        tuple(sorted(own)),
+    )
+
+
+def _path(text: str) -> str:
+    return text.strip().removeprefix("<").removesuffix(">")
