@@ -92,6 +92,8 @@ class ScannerSession:
         self._now = now
         if self.closed:
             return
+        if self.is_idle:
+            self._began = now
         self._ahead += chunk
         if self.state in ("first", "reading"):
             self._read()
