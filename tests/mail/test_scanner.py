@@ -1,0 +1,174 @@
+"""The real spamc, rspamc and curl ask the real daemon, as the documentation says."""
+
+import contextlib
+import email
+import json
+import os
+import pwd
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from support.clients import needs_curl, needs_rspamc, needs_spamc, run_line
+from support.docs_snippets import changed, snippet
+from support.postfix import PROJECT, Daemon, free_ports
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the daemon's socket belongs to root")
+SAMPLE = PROJECT / "corpora" / "sample"
+OWN = ("X-Spam-Flag", "X-Spam-Status", "X-Spam-Score", "X-Spam-Level", "X-Spamnb-Verdict")
+
+
+class Site:
+    """The daemon with a listener on TCP and one on a unix socket."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.port, other = free_ports(2)
+        self.here = {"127.0.0.1:783": f"127.0.0.1:{self.port}"}
+        sock = {"/run/spamnb/scan.sock": str(folder / "scan.sock")}
+        toml = changed(snippet("spamc.md", "The listener", "spamnb.toml"), self.here | sock)
+        taught = snippet("rspamd.md", "The listener", "spamnb.toml").partition("[listener.local]")[
+            0
+        ]
+        toml += changed(taught, {"127.0.0.1:11333": f"127.0.0.1:{other}"})
+        toml += 'teachers = ["127.0.0.1"]\n[scan]\nclues = 2\n[serve]\nworkers = 1\n'
+        self.daemon = Daemon(folder, toml)
+        self.daemon.spamnb("train", SAMPLE / "ham", SAMPLE / "spam")
+        self.changes = {
+            "-p 783": f"-p {self.port}",
+            "127.0.0.1:11333": f"127.0.0.1:{other}",
+        } | sock
+
+    def message(self, label, number):
+        """A file with a message of the sample."""
+        path = self.folder / "message"
+        shutil.copy(sorted((SAMPLE / label).iterdir())[number], path)
+        return path
+
+    def lines(self, page, section):
+        """The lines of a snippet, with the ports and paths of the test."""
+        text = snippet(page, section, "shell")
+        known = {old: new for old, new in self.changes.items() if old in text}
+        return changed(text, known).splitlines()[1:]
+
+    def spamc(self, options, message, *, unix=False):
+        """Exit code and output of spamc."""
+        line = self.lines("spamc.md", "spamc")[unix].removesuffix("< message")
+        done = run_line(f"{line} -x {options} < message", message)
+        return done.returncode, done.stdout.decode()
+
+
+@pytest.fixture(scope="module")
+def site():
+    """A daemon with a model of the sample."""
+    folder = Path(tempfile.mkdtemp(prefix="spamnb-scan-"))  # the names of sockets are short
+    one = Site(folder)
+    try:
+        one.daemon.start()
+        yield one
+    finally:
+        with contextlib.suppress(OSError):  # shown if the test fails
+            print(one.daemon.log.read_text()[-8000:])
+        one.daemon.stop()
+        shutil.rmtree(folder)
+
+
+@needs_spamc
+@pytest.mark.parametrize("unix", [False, True])
+def test_spamc_marks_messages(site, unix):
+    """Spamc returns the message with the fields before it; the rest is as it was."""
+    for label, flag in (("ham", "NO"), ("spam", "YES")):
+        message = site.message(label, 3)
+        code, out = site.spamc("", message, unix=unix)
+        found = email.message_from_string(out)
+        assert (code, found["X-Spam-Flag"]) == (0, flag)
+        assert tuple(found.keys()[:5]) == OWN
+        assert out.encode().endswith(message.read_bytes())
+    code, header = site.spamc("--headers", message, unix=unix)
+    assert email.message_from_string(header)["X-Spam-Flag"] == "YES"
+
+
+@needs_spamc
+def test_each_option_of_spamc(site):
+    """Exit codes, score, report, names of tests, and what spamc does not ask about."""
+    ham = site.message("ham", 3)
+    code, out = site.spamc("-c", ham)
+    assert code == 0
+    assert out.strip().endswith("/5.0")
+    assert site.spamc("-r", ham) == (0, "")
+    spam = site.message("spam", 3)
+    assert site.spamc("-c", spam)[0] == 1
+    code, out = site.spamc("-E", spam)
+    assert code == 1
+    assert "X-Spam-Flag: YES" in out
+    for option in ("-R", "-r"):
+        assert "label spam, probability" in site.spamc(option, spam)[1]
+    assert "SPAMNB_CLUE_1" in site.spamc("-y", spam)[1]
+    code, out = site.spamc("-s 500", spam)
+    assert "X-Spam-Flag" not in out
+
+
+@needs_spamc
+def test_spamc_teaches_on_the_unix_socket_only(site):
+    """An administrator's corrections are learnt, a second one is known; TCP is refused."""
+    message = site.message("ham", 9)
+    said = [site.spamc(f"-L {what}", message, unix=True)[1] for what in ("spam", "spam", "forget")]
+    assert [line.strip() for line in said] == [
+        "Message successfully un/learned",
+        "Message was already un/learned",
+        "Message successfully un/learned",
+    ]
+    code, _ = site.spamc("-L spam", message)
+    assert code == os.EX_IOERR  # spamc does not pass on the code in the reply
+    assert "Unable" in site.spamc("-C report", message, unix=True)[1]
+
+
+@needs_spamc
+def test_a_user_without_rights_cannot_act_for_others(site):
+    """The kernel names the user of the unix socket, whatever user a client claims to be."""
+    nobody = pwd.getpwnam("nobody")
+    site.folder.chmod(0o755)
+    (site.folder / "scan.sock").chmod(0o666)
+    message = site.message("ham", 9)
+    message.chmod(0o644)
+    line = site.lines("spamc.md", "spamc")[1].removesuffix("< message")
+    drop = f"setpriv --reuid={nobody.pw_uid} --regid={nobody.pw_gid} --clear-groups "
+    spamc = os.environ.get("SPAMC") or shutil.which("spamc")
+    rest = line.removeprefix("spamc ")
+    done = run_line(f"sh -c '{drop}{spamc} {rest} -x -u alice -L spam' < message", message, sh="sh")
+    assert done.returncode == os.EX_IOERR
+
+
+@needs_rspamc
+def test_rspamc_reads_every_reply(site):
+    """Symbols and statistics as documented; learning by a client in `teachers`."""
+    symbols, stat = site.lines("rspamd.md", "rspamc")
+    shown = run_line(symbols, site.message("spam", 3)).stdout.decode()
+    assert "Spam: true" in shown
+    assert "Symbol: SPAMNB_" in shown
+    assert "Messages scanned: " in run_line(stat).stdout.decode()
+    message = site.message("ham", 11)
+    named = symbols.replace("symbols", "-d alice@example.org learn_ham")
+    learnt = run_line(named, message)
+    assert "success = true" in learnt.stdout.decode(), learnt.stdout
+    refused = named.replace(site.changes["127.0.0.1:11333"], site.here["127.0.0.1:783"])
+    assert "403" in run_line(refused, message).stdout.decode()
+
+
+@needs_curl
+def test_curl_on_the_unix_socket(site):
+    """The lines of the documentation, as scripts of mail suites use them."""
+    message = site.message("spam", 3)
+    check, learn, own, metrics = site.lines("rspamd.md", "HTTP")
+    head, _, body = run_line(check, message).stdout.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert json.loads(body)["score"] >= 5
+    assert b'{"success":true}' in run_line(learn, message).stdout
+    head, _, body = run_line(own, message).stdout.partition(b"\r\n\r\n")
+    assert b"Spamnb-Outcome: {" in head
+    assert email.message_from_bytes(body)["X-Spam-Flag"] == "YES"
+    assert b"spamnb_scanned_total" in run_line(metrics).stdout
+    chunked = f"{check} -H 'Transfer-Encoding: chunked' -H 'Expect: 100-continue'"
+    assert b"HTTP/1.1 100 Continue" in run_line(chunked, message).stdout
+    assert b"HTTP/1.1 400" in run_line(f"{check} -H 'File: /etc/passwd'", message).stdout
