@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.stores import picture
 from test_learning import NOW, WORDS, each_recipe, mail, open_memory
@@ -202,6 +202,7 @@ def log_odds(model, example, between):
 @each_recipe
 @few
 @given(seed=seeds)
+@example(seed=633)
 def test_shares_are_what_real_forgets_change(made, seed):
     """Bisect says of each training in force how the odds move when that one is forgotten."""
     model = open_memory(made)
@@ -217,7 +218,9 @@ def test_shares_are_what_real_forgets_change(made, seed):
     assert {share.digest for share in found.shares} == live
     for share in found.shares:
         receipt = model.forget(share.digest.hex())
-        assert share.nats == pytest.approx(now - log_odds(model, example, between), abs=1e-9)
+        without = log_odds(model, example, between)
+        # Both are infinite while a label has no message.
+        assert share.nats == pytest.approx(0 if now == without else now - without, abs=1e-9)
         model.undo(receipt)
 
 

@@ -138,7 +138,7 @@ class LeaveOneOut:
     def shares(self, batch: list[tuple[Event, Event]]) -> list[EventShare]:
         """Return the shares of these trainings."""
         return [
-            _share(event, trained, self.recipe.labels, self.log_odds - self._odds(z))
+            _share(event, trained, self.recipe.labels, _difference(self.log_odds, self._odds(z)))
             for (event, trained), z in zip(batch, self.without(batch), strict=True)
         ]
 
@@ -176,6 +176,11 @@ class LeaveOneOut:
     def _odds(self, z: np.ndarray) -> float:
         s, h = self.sides
         return float(z[s] - z[h])
+
+
+def _difference(one: float, other: float) -> float:
+    """How much greater `one` is: both are infinite while a label has no message."""
+    return 0.0 if one == other else one - other
 
 
 def _share(event: Event, trained: Event, labels: tuple[str, ...], nats: float) -> EventShare:
