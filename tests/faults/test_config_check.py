@@ -8,7 +8,7 @@ import sys
 from contextlib import closing
 
 import pytest
-from support.daemon import serve, settings_in
+from support.daemon import let_others_enter, serve, settings_in
 from support.learner import as_user
 
 from spamnb.daemon.config_checks import Checked, problems
@@ -149,8 +149,7 @@ def test_an_unknown_user(tmp_path):
 @needs_root
 def test_files_are_read_as_the_user_of_the_daemon(tmp_path):
     """What root can read and the daemon's user cannot is a problem."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    let_others_enter(tmp_path)
     home, secret, spool = tmp_path / "home", tmp_path / "secret", tmp_path / "spool"
     home.mkdir(0o700)
     secret.write_text("")
@@ -181,8 +180,7 @@ spool = "{spool}"
 @needs_root
 def test_a_user_without_rights_gets_lines_and_no_traceback(tmp_path):
     """`config check` by a user without access to the home, the log's folder and the lists."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    let_others_enter(tmp_path)
     (tmp_path / "home").mkdir(0o700)
     (tmp_path / "closed").mkdir(0o700)
     where = f"{tmp_path}/closed"

@@ -4,7 +4,7 @@ import os
 import pwd
 
 import pytest
-from support.daemon import NO_DELIVERY, environment, serve, settings_in
+from support.daemon import NO_DELIVERY, environment, let_others_enter, serve, settings_in
 from support.learner import as_user
 from support.waiting import LIMIT_S, until
 
@@ -22,8 +22,7 @@ NOBODY = pwd.getpwnam("nobody")
 @pytest.fixture
 def place(tmp_path):
     """A folder with a home that belongs to the user `nobody`, as which the daemon runs."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    let_others_enter(tmp_path)
     home = tmp_path / "home"
     Filter.open(home, create=True, recipe=new_recipe(), history=False).close()
     for path in (home, *home.iterdir()):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from support.daemon import let_others_enter
 from support.postfix import PROJECT, Daemon, needs_rig
 
 PROVE = PROJECT.parent / "shared" / "tools" / "mailrig" / "prove.py"
@@ -49,8 +50,7 @@ def test_the_rigs_own_proof(tmp_path):
     program = f"{sys.executable} -m spamnb --home {daemon.home} --config {daemon.config}"
     serve = f"{program} serve --listen 127.0.0.1:{{port}} --upstream 127.0.0.1:{{up}}"
     command = [sys.executable, PROVE, "--dir", tmp_path / "rig", "--filter-cmd", serve]
-    for path in (tmp_path, *tmp_path.parents[:2]):
-        path.chmod(0o755)  # Postfix's processes are other users
+    let_others_enter(tmp_path)  # Postfix's processes are other users
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=os.environ | daemon.environment
     )

@@ -6,6 +6,7 @@ import signal
 import smtplib
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -139,6 +140,16 @@ DELIVERY = '[delivery]\naddress = "127.0.0.1:0"\n'
 """the built-in delivery agent; a test with a next hop of its own needs no process for it"""
 NO_DELIVERY = {"delivery": "", "listener": 'upstream = "127.0.0.1:9"'}
 """settings of a daemon that gets no mail"""
+
+
+def let_others_enter(folder):
+    """Let other users enter a folder of pytest, which closes those that it makes."""
+    for one in (folder, *folder.parents):
+        if one == Path(tempfile.gettempdir()):
+            return
+        one.chmod(0o755)
+
+
 SETTINGS = """
 [serve]
 user = "{user}"
