@@ -241,5 +241,5 @@ def test_miltertest_sees_what_a_milter_must_do(tmp_path):
                 ["miltertest", "-s", script], capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, (offer, done.stderr, daemon.records)
-        assert len(daemon.logged("message")) == len(OFFERS)
+        daemon.wait_for("message", count=len(OFFERS))
         assert daemon.stop() == 0

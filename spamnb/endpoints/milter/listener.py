@@ -1,8 +1,8 @@
-"""One milter listener: its connections, their limits and deadlines.
+"""One milter listener and its connections.
 
-The daemon binds the sockets. A connection that cannot be served is closed at once: the MTA then
-does what its `milter_default_action` or `F=` says, as if the filter were down. Failure: an
-exception ends one connection, is counted, and is logged with an incident id.
+To an MTA a connection that is closed at once is a filter that is down: it does what its
+`milter_default_action` or `F=` says. Failure: an exception ends one connection, is counted, and is
+logged with an incident id.
 """
 
 from __future__ import annotations
@@ -15,96 +15,19 @@ from typing import Any, ClassVar, cast
 from spamnb.endpoints.milter.actions import CloseConnection, SendPackets
 from spamnb.endpoints.milter.params import MilterParams
 from spamnb.endpoints.milter.session import PROGRESS_S, MilterSession
-from spamnb.endpoints.net.memory_budget import MemoryBudget
+from spamnb.endpoints.net.listener import ScanListener
 from spamnb.endpoints.net.peers import peer_of
 from spamnb.endpoints.net.scan_actions import LogMessage, StartScan, StopScan, Withdraw
 from spamnb.service.scanning.types import MessageScanner, ScanRequest, ScanResult
-from spamnb.service.telemetry.log import Log, incident
-from spamnb.service.telemetry.metrics import Meters
-
-SWEEP_S = 1.0
-"""interval between two checks of all deadlines"""
+from spamnb.service.telemetry.log import incident
 
 
-class MilterListener:
-    """The connections of one listener, and what they share."""
-
-    def __init__(  # noqa: PLR0913 - the daemon gives each dependency by name
-        self,
-        params: MilterParams,
-        scanner: MessageScanner,
-        *,
-        meters: Meters,
-        log: Log,
-        budget: MemoryBudget,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self.params = params
-        self.scanner, self.meters, self.log = scanner, meters, log
-        self.budget, self.loop = budget, loop
-        self.closing = False
-        self._connections: set[MilterConnection] = set()
-        self._sweeper: asyncio.TimerHandle | None = None
-        self._empty = asyncio.Event()
+class MilterListener(ScanListener[MilterParams, MessageScanner]):
+    """The connections of one listener."""
 
     def protocol(self) -> MilterConnection:
         """Make the protocol of a new connection."""
         return MilterConnection(self)
-
-    @property
-    def open_sessions(self) -> int:
-        """The number of open connections."""
-        return len(self._connections)
-
-    def apply_settings(self, params: MilterParams, scanner: MessageScanner) -> None:
-        """Take new settings, for messages that come from now on."""
-        self.params, self.scanner = params, scanner
-        for connection in self._connections:
-            connection.session.params = params
-
-    async def drain(self, seconds: float) -> None:
-        """Close connections without a message; let current messages end for up to `seconds`."""
-        self.closing = True
-        for connection in list(self._connections):
-            connection.close_if_idle()
-        if self._connections:
-            self._empty.clear()
-            try:
-                await asyncio.wait_for(self._empty.wait(), seconds)
-            except TimeoutError:
-                for connection in list(self._connections):
-                    connection.break_off()
-        await asyncio.sleep(0)
-
-    def admit(self, connection: MilterConnection, peer: str) -> bool:
-        """Register a new connection; False if it is refused."""
-        self.meters.count("connections")
-        reason = ""
-        if not self.params.peers.contains(peer):
-            reason = "not one of the listener's peers"
-        elif len(self._connections) >= self.params.connections:
-            reason = "too many connections"
-        if reason or self.closing:
-            self.meters.count("connections_refused")
-            self.log({"event": "turned-away", "peer": peer, "error": reason or "closing"})
-            return False
-        self._connections.add(connection)
-        if self._sweeper is None:
-            self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
-        return True
-
-    def leave(self, connection: MilterConnection) -> None:
-        """Remove a connection. A second call does nothing."""
-        self._connections.discard(connection)
-        if not self._connections:
-            self._empty.set()
-
-    def _sweep(self) -> None:
-        now = self.loop.time()
-        for connection in list(self._connections):
-            connection.check_time(now)
-        self.budget.rotate(now)
-        self._sweeper = self.loop.call_later(SWEEP_S, self._sweep) if self._connections else None
 
 
 class MilterConnection(asyncio.Protocol):

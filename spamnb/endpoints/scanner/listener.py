@@ -1,9 +1,7 @@
-"""One scanner listener: its connections, their limits and deadlines.
+"""One scanner listener and its connections.
 
-The daemon binds the sockets. A connection that cannot be served is closed at once: the client then
-does what it does without a filter. Questions to the learner wait in threads of their own, so that
-they hold up no other work. Failure: an exception ends one connection, is counted, and is logged
-with an incident id.
+Questions to the learner wait in threads of their own, so that they hold up no other work. Failure:
+an exception ends one connection, is counted, and is logged with an incident id.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ClassVar, Final, Protocol, cast
 
-from spamnb.endpoints.net.memory_budget import MemoryBudget
+from spamnb.endpoints.net.listener import ScanListener
 from spamnb.endpoints.net.networks import UNIX
 from spamnb.endpoints.net.peers import peer_of
 from spamnb.endpoints.net.scan_actions import LogMessage, StartScan, StopScan
@@ -27,11 +25,8 @@ from spamnb.endpoints.scanner.teaching import PeerIdentity
 from spamnb.errors import BugError, SpamnbError, StoreBusyError
 from spamnb.service.admin.request import AdminResponse
 from spamnb.service.scanning.types import MessageAdviser, ScanRequest, ScanResult
-from spamnb.service.telemetry.log import Log, incident
-from spamnb.service.telemetry.metrics import Meters
+from spamnb.service.telemetry.log import incident
 
-SWEEP_S: Final = 1.0
-"""interval between two checks of all deadlines"""
 ASKERS: Final = 4
 """threads that wait for the learner"""
 MOST_QUESTIONS: Final = 64
@@ -45,83 +40,25 @@ class AskLearner(Protocol):
         """Return the reply; its error is raised."""
 
 
-class ScannerListener:
-    """The connections of one listener, and what they share."""
+class ScannerListener(ScanListener[ScannerParams, MessageAdviser]):
+    """The connections of one listener, and the threads that ask the learner."""
 
-    def __init__(  # noqa: PLR0913 - the daemon gives each dependency by name
-        self,
-        params: ScannerParams,
-        scanner: MessageAdviser,
-        *,
-        meters: Meters,
-        log: Log,
-        budget: MemoryBudget,
-        loop: asyncio.AbstractEventLoop,
-        ask: AskLearner,
+    def __init__(
+        self, params: ScannerParams, scanner: MessageAdviser, *, ask: AskLearner, **shared: Any
     ) -> None:
-        self.params = params
-        self.scanner, self.meters, self.log = scanner, meters, log
-        self.budget, self.loop = budget, loop
-        self.closing = False
+        super().__init__(params, scanner, **shared)
         self._ask = ask
         self._askers = ThreadPoolExecutor(ASKERS, thread_name_prefix="ask")
         self._questions = 0
-        self._connections: set[ScannerConnection] = set()
-        self._sweeper: asyncio.TimerHandle | None = None
-        self._empty = asyncio.Event()
 
     def protocol(self) -> ScannerConnection:
         """Make the protocol of a new connection."""
         return ScannerConnection(self)
 
-    @property
-    def open_sessions(self) -> int:
-        """The number of open connections."""
-        return len(self._connections)
-
-    def apply_settings(self, params: ScannerParams, scanner: MessageAdviser) -> None:
-        """Take new settings, for requests that come from now on."""
-        self.params, self.scanner = params, scanner
-        for connection in self._connections:
-            connection.session.params = params
-
     async def drain(self, seconds: float) -> None:
-        """Close connections without a request; let current ones end for up to `seconds`."""
-        self.closing = True
-        for connection in list(self._connections):
-            connection.close_if_idle()
-        if self._connections:
-            self._empty.clear()
-            try:
-                await asyncio.wait_for(self._empty.wait(), seconds)
-            except TimeoutError:
-                for connection in list(self._connections):
-                    connection.break_off()
+        """Drain as each listener does, then end the threads."""
+        await super().drain(seconds)
         self._askers.shutdown(wait=False, cancel_futures=True)
-        await asyncio.sleep(0)
-
-    def admit(self, connection: ScannerConnection, peer: str) -> bool:
-        """Register a new connection; False if it is refused."""
-        self.meters.count("connections")
-        reason = ""
-        if not self.params.peers.contains(peer):
-            reason = "not one of the listener's peers"
-        elif len(self._connections) >= self.params.connections:
-            reason = "too many connections"
-        if reason or self.closing:
-            self.meters.count("connections_refused")
-            self.log({"event": "turned-away", "peer": peer, "error": reason or "closing"})
-            return False
-        self._connections.add(connection)
-        if self._sweeper is None:
-            self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
-        return True
-
-    def leave(self, connection: ScannerConnection) -> None:
-        """Remove a connection. A second call does nothing."""
-        self._connections.discard(connection)
-        if not self._connections:
-            self._empty.set()
 
     def ask(self, question: AskDaemon, done: Callable[[AdminResponse | SpamnbError], None]) -> None:
         """Ask the learner in a thread; `done` is called once, in this thread."""
@@ -145,13 +82,6 @@ class ScannerListener:
             return error
         except Exception as error:  # noqa: BLE001 - the boundary of a thread
             return BugError(f"internal error, incident {incident(self.log, 'scanner', error)}")
-
-    def _sweep(self) -> None:
-        now = self.loop.time()
-        for connection in list(self._connections):
-            connection.check_time(now)
-        self.budget.rotate(now)
-        self._sweeper = self.loop.call_later(SWEEP_S, self._sweep) if self._connections else None
 
 
 class ScannerConnection(asyncio.Protocol):
