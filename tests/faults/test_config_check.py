@@ -10,6 +10,7 @@ from contextlib import closing
 import pytest
 from support.daemon import let_others_enter, serve, settings_in
 from support.learner import as_user
+from support.postfix import free_ports
 
 from spamnb.daemon.config_checks import Checked, problems
 from spamnb.settings import load
@@ -19,8 +20,8 @@ OWN = "root" if os.geteuid() == 0 else ""
 
 
 def free_port():
-    with closing(socket.create_server(("127.0.0.1", 0))) as one:
-        return one.getsockname()[1]
+    """A port that no outgoing connection of another test can take."""
+    return free_ports(1)[0]
 
 
 def found(folder, text, user=OWN, **environment):
