@@ -235,6 +235,8 @@ def test_a_header_above_the_limit_is_refused():
     driver.feed(ENVELOPE + header(b"A", b"x" * 90) * 1000 + END_OF_HEADER + END)
     assert driver.requests == []
     assert driver.replies[-1][1].startswith(b"550 5.3.4 ")
+    reference = str(driver.records[0]["reference"])
+    assert reference.encode() in driver.replies[-1][1]
     assert driver.session.state == "ready"
 
 

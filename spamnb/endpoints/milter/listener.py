@@ -99,7 +99,7 @@ class MilterConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """The MTA reads again."""
-        self._transport.resume_reading()
+        self.resume_after_memory()
 
     # -- actions ----------------------------------------------------------------------------------
 

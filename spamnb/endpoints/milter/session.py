@@ -209,7 +209,8 @@ class MilterSession:
         self._body(data)
         message = self._current
         if message.header_bytes > self.params.header_limit_bytes:
-            self._finish("refuse", self._refusal("550", _LONG_HEADER, {}), {})
+            facts: dict[str, object] = {}
+            self._finish("refuse", self._refusal("550", _LONG_HEADER, facts), facts)
             return
         self.deadline = self._now + self.params.scan_total_s
         self._request = message.request(self._scanned_client, before_queue=self._is_refusable)

@@ -1,17 +1,18 @@
 """The commands of all protocols: what each needs, and the reply to it. Pure.
 
 A command is answered at once (`Answered`), needs a scan (`Scan`), or a question to the learner
-(`Question`). Failure: RequestError for an unknown or invalid command, RefusedError for a client
+(`AskDaemon`). Failure: RequestError for an unknown or invalid command, RefusedError for a client
 that may not teach.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from spamnb.endpoints.scanner import http_replies, spamd_replies
+from spamnb.endpoints.scanner.actions import AskDaemon
 from spamnb.endpoints.scanner.message import original
 from spamnb.endpoints.scanner.params import ScannerParams
 from spamnb.endpoints.scanner.request import ClientRequest, Dialect, RequestError
@@ -37,16 +38,7 @@ class Scan:
     """The message of the request is scanned."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """The learner is asked."""
-
-    op: str
-    body: bytes = b""
-    fields: Mapping[str, object] = field(default_factory=dict)
-
-
-Plan = Scan | Question | Answered
+Plan = Scan | AskDaemon | Answered
 
 
 def plan_of(request: ClientRequest, peer: PeerIdentity, params: ScannerParams) -> Plan:
@@ -143,8 +135,8 @@ def _tell(request: ClientRequest, peer: PeerIdentity, params: ScannerParams) -> 
         raise RequestError("data", "Message-class is neither spam nor ham")
     fields = teaching_fields(peer, params, request.header("user"))
     if forgets:
-        return Question("forget", original(request), fields)
-    return Question("teach", original(request), fields | {"label": label})
+        return AskDaemon("forget", original(request), fields)
+    return AskDaemon("teach", original(request), fields | {"label": label})
 
 
 # --- HTTP ----------------------------------------------------------------------------------------
@@ -177,7 +169,7 @@ def _learn(label: str) -> Callable[[ClientRequest, PeerIdentity, ScannerParams],
         if not request.body:
             raise RequestError("data", "no message is given")
         fields = teaching_fields(peer, params, request.header("deliver-to", "user"))
-        return Question("teach", request.body, fields | {"label": named})
+        return AskDaemon("teach", request.body, fields | {"label": named})
 
     return plan
 
@@ -191,7 +183,7 @@ def _fixed(value: object) -> Callable[[ClientRequest, PeerIdentity, ScannerParam
 
 def _question(op: str) -> Callable[[ClientRequest, PeerIdentity, ScannerParams], Plan]:
     def plan(_request: ClientRequest, _peer: PeerIdentity, _params: ScannerParams) -> Plan:
-        return Question(op)
+        return AskDaemon(op)
 
     return plan
 

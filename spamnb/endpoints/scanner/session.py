@@ -21,7 +21,7 @@ from spamnb.core.mail.printable import shown
 from spamnb.endpoints.net.scan_actions import LogMessage, StartScan, StopScan
 from spamnb.endpoints.scanner import commands, http_replies, spamd_replies
 from spamnb.endpoints.scanner.actions import AskDaemon, EndConnection, ScannerAction, SendReply
-from spamnb.endpoints.scanner.commands import Answered, Question, Scan
+from spamnb.endpoints.scanner.commands import Answered, Scan
 from spamnb.endpoints.scanner.http_requests import HttpRequestReader
 from spamnb.endpoints.scanner.message import scan_request
 from spamnb.endpoints.scanner.params import ScannerParams
@@ -241,12 +241,12 @@ class ScannerSession:
         else:
             self._carry_out(plan)
 
-    def _carry_out(self, plan: Scan | Question | Answered) -> None:
+    def _carry_out(self, plan: Scan | AskDaemon | Answered) -> None:
         if isinstance(plan, Answered):
             self._reply(plan.data)
-        elif isinstance(plan, Question):
+        elif isinstance(plan, AskDaemon):
             self.state, self.deadline = "asking", self._now + ASKED_S
-            self._add(AskDaemon(plan.op, plan.body, plan.fields))
+            self._add(plan)
         else:
             self.state, self.deadline = "scanning", self._now + self.params.scan_total_s
             self._scanned = scan_request(
