@@ -21,7 +21,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spamnb.daemon.processes import privileges
-from spamnb.daemon.processes.bootstrap import CONTROL, DELIVERY, LOCK, addresses_of, wants_delivery
+from spamnb.daemon.processes.bootstrap import (
+    CONTROL,
+    DELIVERY,
+    LOCK,
+    addresses_of,
+    release_problems,
+    wants_delivery,
+)
 from spamnb.daemon.processes.sockets import BindAddress, Sockets
 from spamnb.daemon.roles.delivery import delivery_params
 from spamnb.daemon.roles.learner import SYSTEM_SPOOL
@@ -305,6 +312,10 @@ def _existing(path: Path) -> Path:
     return path
 
 
+def _releases(checked: Checked) -> Problems:
+    yield from release_problems(checked.settings)
+
+
 def _lists(checked: Checked) -> Problems:
     rules = checked.settings.rules
     for files in (RuleFiles(allow=rules.allow), RuleFiles(block=rules.block)):
@@ -361,5 +372,5 @@ def _spools(checked: Checked) -> Problems:
         )
 
 
-_AT_THE_START = (_addresses, _upstreams, _log_file)
+_AT_THE_START = (_addresses, _upstreams, _releases, _log_file)
 _AS_THE_DAEMON = (_program, _home, _log_again, _lists, _delivery_agent, _delegates, _spools)

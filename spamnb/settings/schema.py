@@ -99,7 +99,9 @@ class ListenerSettings(RelayPolicy, Fallbacks):
             raise SettingsError(
                 f"{self.address} can be reached from outside",
                 hint="set peers (clients that may send to any domain) or recipient_domains "
-                "(domains that all clients may send to)",
+                "(domains that all clients may send to)"
+                if self.protocol == "smtp"
+                else "set peers: the clients that may connect",
             )
         if self.protocol != "smtp" and (self.proxies or self.recipient_domains):
             raise SettingsError(

@@ -100,6 +100,17 @@ def test_two_listeners_on_one_address(tmp_path, first, second):
     assert "listener.a and listener.b both listen on" in line
 
 
+def test_a_milter_that_could_not_release_its_quarantine_is_reported(tmp_path):
+    """The settings that `serve` refuses are a problem; with an upstream they are none."""
+    text = (
+        '[listener.m]\nprotocol = "milter"\naddress = "127.0.0.1:0"\n{}'
+        '[actions]\nreject = "quarantine"\n'
+    )
+    (line,) = found(tmp_path, text.format(""))
+    assert "listener.m cannot put messages into quarantine" in line
+    assert found(tmp_path, text.format('upstream = "127.0.0.1:9"\n')) == []
+
+
 def test_ports_of_the_kernels_choice_are_not_one_address(tmp_path):
     """With port 0 each listener gets a port of its own, so two of them are no conflict."""
     one = '[listener.{}]\naddress = "127.0.0.1:0"\nupstream = "127.0.0.1:9"\n'

@@ -83,16 +83,23 @@ def serve(serve_request: ServeRequest) -> None:
 
 def checked(settings: Settings) -> Settings:
     """Return the settings; raise if a listener or an access list is invalid."""
+    for problem in release_problems(settings):
+        raise problem
+    AccessLists.load(RuleFiles(settings.rules.allow, settings.rules.block))
+    return settings
+
+
+def release_problems(settings: Settings) -> Iterator[UserError]:
+    """Yield an error for each milter that would keep messages and could not release them."""
     maps = (settings.actions, *settings.domain.values())
-    quarantines = any("quarantine" in one.chosen() for one in maps)
+    if not any("quarantine" in one.chosen() for one in maps):
+        return
     for name, listener in listeners_of(settings).items():
-        if quarantines and listener.protocol == "milter" and not listener.upstream:
-            raise UserError(
+        if listener.protocol == "milter" and not listener.upstream:
+            yield UserError(
                 f"listener.{name} cannot put messages into quarantine: it has no upstream",
                 hint="set its upstream to the server that released messages are sent to",
             )
-    AccessLists.load(RuleFiles(settings.rules.allow, settings.rules.block))
-    return settings
 
 
 def listeners_of(settings: Settings) -> dict[str, ListenerSettings]:
