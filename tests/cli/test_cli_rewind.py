@@ -180,14 +180,16 @@ def test_relearn_with_another_constant(home):
 @pytest.mark.parametrize(
     ("arguments", "missing"),
     [
-        (["--without", "malory"], "no event of the user 'malory'"),
-        (["--without", "mallory", "--without", "bob"], "no event of the user 'bob'"),
-        (["--without-channel", "arf"], "no event of the channel 'arf'"),
+        (["relearn", "--without", "malory"], "no event of the user 'malory'"),
+        (["relearn", "--without", "mallory", "--without", "bob"], "no event of the user 'bob'"),
+        (["relearn", "--without-channel", "arf"], "no event of the channel 'arf'"),
+        (["undo", "--user", "malory"], "no event of the user 'malory'"),
+        (["undo", "--user", "mallory", "--channel", "arf"], "no event of the channel 'arf'"),
     ],
 )
-def test_relearn_without_an_event_of_the_name_is_refused(home, arguments, missing):
-    """A mistyped name is reported in one line, before anything is relearnt."""
-    refused = spamnb(home, "relearn", *arguments, "--yes")
+def test_a_name_without_an_event_is_refused(home, arguments, missing):
+    """A mistyped name is reported in one line, before anything is relearnt or undone."""
+    refused = spamnb(home, *arguments, "--yes")
     assert (refused.code, missing in refused.err) == (2, True)
     assert len(refused.err.splitlines()) == 1
     assert not list(home.glob("before-*"))

@@ -8,14 +8,14 @@ import pytest
 from spamnb.core.model.costs import Costs
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.engine.requests import Learn, Source
-from spamnb.service.maintenance.event_filter import RelearnFilter
+from spamnb.service.maintenance.event_filter import EventFilter
 from spamnb.service.maintenance.rewind import relearn, undoable
 from spamnb.store.check import collect
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 RECIPE = new_recipe()
 BOB, MALLORY = Source("bob", "imap"), Source("mallory", "imap", immediate=True)
-MALLORYS = RelearnFilter(("mallory",))
+MALLORYS = EventFilter(user=("mallory",))
 
 
 def read(label, start, stop):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spamnb.core.model.events import Event, EventKind
+from spamnb.errors import UserError
 from spamnb.store.contract import ReadView
 
 Takes = Callable[[Event], bool]
@@ -54,6 +55,22 @@ class RelearnFilter:
     def __call__(self, event: Event) -> bool:
         """Return whether the event is dropped."""
         return event.user in self.user or event.channel in self.channel
+
+
+def require_events_of(view: ReadView, names: EventFilter | RelearnFilter) -> None:
+    """UserError for a user or channel without an event: a mistyped name would select nothing."""
+    users, channels = set(names.user), set(names.channel)
+    events = iter(view.events() if users or channels else ())
+    while (users or channels) and (event := next(events, None)):
+        users.discard(event.user)
+        channels.discard(event.channel)
+    if users or channels:
+        missing = [f"the user {name!r}" for name in sorted(users)]
+        missing += [f"the channel {name!r}" for name in sorted(channels)]
+        raise UserError(
+            f"the journal has no event of {' or '.join(missing)}",
+            hint="`spamnb journal --limit 0` shows the user and the channel of each event",
+        )
 
 
 def in_force(view: ReadView, takes: Takes) -> list[int]:

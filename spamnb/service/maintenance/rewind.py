@@ -42,10 +42,12 @@ from spamnb.service.engine.requests import (
     Undo,
 )
 from spamnb.service.maintenance.event_filter import (
+    EventFilter,
     RelearnFilter,
     Takes,
     in_force,
     left_out,
+    require_events_of,
 )
 from spamnb.store.contract import ReadView, Store, WriteView
 from spamnb.store.rebuild import Rebuilt, rebuild, replay, texts_of
@@ -142,26 +144,14 @@ def relearn_plan(
 ) -> RelearnPlan:
     """Return what a relearning would do.
 
-    UserError for constants that are not valid, and for a user or channel without an event: with a
-    mistyped name, nothing would be left out.
+    UserError for constants that are not valid, and for a user or channel without an event.
     """
     changed_recipe(model.recipe, constants)
-    dropped, users, channels = 0, set(drops.user), set(drops.channel)
     with model.store.read() as view:
-        for event in view.events():
-            dropped += drops(event)
-            users.discard(event.user)
-            channels.discard(event.channel)
+        require_events_of(view, drops)
+        dropped = sum(map(drops, view.events()))
         folded = view.base_totals().last_seq
-        stored = view.totals().last_seq - folded
-    if users or channels:
-        names = [f"the user {name!r}" for name in sorted(users)]
-        names += [f"the channel {name!r}" for name in sorted(channels)]
-        raise UserError(
-            f"the journal has no event of {' or '.join(names)}",
-            hint="`spamnb journal --limit 0` shows the user and the channel of each event",
-        )
-    return RelearnPlan(dropped, stored - dropped, folded)
+        return RelearnPlan(dropped, view.totals().last_seq - folded - dropped, folded)
 
 
 def relearn(
@@ -286,8 +276,12 @@ class UndoPlan:
     """events that a later label of another person has replaced: they have no effect any more"""
 
 
-def undoable(view: ReadView, recipe: Recipe, takes: Takes) -> UndoPlan:
-    """Return which of the selected events can be undone; changes nothing."""
+def undoable(view: ReadView, recipe: Recipe, takes: EventFilter) -> UndoPlan:
+    """Return which of the selected events can be undone; changes nothing.
+
+    UserError for a user or channel without an event.
+    """
+    require_events_of(view, takes)
     planner = Planner(recipe)
     pending = PendingJournal(view, [], view.totals().last_seq)
     found = UndoPlan([], [])
