@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import gc
 import shutil
 import struct
 import subprocess
+import weakref
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,7 +40,7 @@ class Scans:
     """A scanner that keeps its requests, and answers when it is told to."""
 
     def __init__(self):
-        self.waiting, self.stopped = [], []
+        self.waiting, self.stopped, self.stops = [], [], []
         self.begun, self.ended = asyncio.Event(), asyncio.Event()
         self.holds = False
 
@@ -49,9 +52,11 @@ class Scans:
             done(ScanResult())
         else:
             raise RuntimeError("no plum")
-        return self.stop
+        stop = partial(self.stop, request)
+        self.stops.append(weakref.ref(stop))
+        return stop
 
-    def stop(self, reason):
+    def stop(self, _request, reason):
         self.stopped.append(reason)
         self.ended.set()
 
@@ -173,6 +178,45 @@ def test_an_mta_that_leaves_ends_its_scan(on_loop):
             await rig.scans.ended.wait()
             assert rig.scans.stopped == [""]
             assert rig.budget.used == 0
+
+    on_loop(main())
+
+
+def test_reading_waits_for_memory_and_for_the_mta(on_loop):
+    """Reading that is paused for two reasons resumes after the last of them."""
+
+    async def main():
+        async with MilterRig() as rig:
+            await (await rig.mta()).ask(NEGOTIATION)
+            (connection,) = rig.listener.connections
+            connection.pause_for_memory()
+            connection.pause_writing()
+            connection.resume_writing()
+            assert not connection.transport.is_reading()
+            connection.pause_writing()
+            connection.resume_after_memory()
+            assert not connection.transport.is_reading()
+            connection.resume_writing()
+            assert connection.transport.is_reading()
+
+    on_loop(main())
+
+
+def test_a_message_is_not_kept_after_its_reply(on_loop):
+    """A connection that waits for the next message holds nothing of the last one."""
+
+    async def main():
+        async with MilterRig() as rig:
+            mta = await rig.mta()
+            rig.scans.holds = True
+            await mta.ask(NEGOTIATION)
+            mta.writer.write(MESSAGE + END)
+            await rig.scans.begun.wait()
+            _, done = rig.scans.waiting.pop()
+            done(ScanResult())
+            assert await mta.ask(b"") == [b"c"]
+            gc.collect()
+            assert rig.scans.stops[0]() is None
 
     on_loop(main())
 

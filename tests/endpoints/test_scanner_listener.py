@@ -26,7 +26,7 @@ def away(op, body, **fields):
     raise StoreBusyError("the daemon does not answer")
 
 
-def with_listener(talk, **params):
+def with_listener(on_loop, talk, **params):
     """Run a coroutine with a listener and its port; return its result and the listener."""
 
     async def run():
@@ -41,7 +41,7 @@ def with_listener(talk, **params):
         await listener.drain(5)
         return found, listener
 
-    return asyncio.run(run())
+    return on_loop(run())
 
 
 async def asked(port, data):
@@ -57,19 +57,19 @@ async def asked(port, data):
             await writer.wait_closed()
 
 
-def test_a_client_that_has_closed_its_side_gets_the_whole_reply():
+def test_a_client_that_has_closed_its_side_gets_the_whole_reply(on_loop):
     """Spamc sends the message, closes its side and reads; all memory is given back."""
 
     async def talk(port, _listener):
         return await asked(port, b"PROCESS SPAMC/1.2\r\n\r\n" + BODY)
 
-    sent, listener = with_listener(talk)
+    sent, listener = with_listener(on_loop, talk)
     assert sent.endswith(BODY)
     assert listener.budget.used == 0
     assert listener.open_sessions == 0
 
 
-def test_a_stranger_is_closed_without_a_word():
+def test_a_stranger_is_closed_without_a_word(on_loop):
     """A client that is not a peer learns nothing."""
 
     async def talk(port, _listener):
@@ -78,23 +78,35 @@ def test_a_stranger_is_closed_without_a_word():
         except OSError:
             return b""
 
-    sent, listener = with_listener(talk, peers=NetworkSet(["192.0.2.0/24"]))
+    sent, listener = with_listener(on_loop, talk, peers=NetworkSet(["192.0.2.0/24"]))
     assert sent == b""
     assert listener.meters.value("connections_refused") == 1
 
 
-def test_a_correction_while_the_learner_is_away():
+def test_a_correction_while_the_learner_is_away(on_loop):
     """The client may try again; the event loop does not wait for the learner."""
 
     async def talk(port, _listener):
         data = b"POST /learnspam HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc"
         return await asked(port, data)
 
-    sent, _ = with_listener(talk, teachers=NetworkSet(["127.0.0.1"]))
+    sent, _ = with_listener(on_loop, talk, teachers=NetworkSet(["127.0.0.1"]))
     assert sent.startswith(b"HTTP/1.0 503 ")
 
 
-def test_idle_connections_end_when_the_daemon_stops():
+def test_many_requests_at_once_are_answered_in_turn(on_loop):
+    """Scans that end immediately do not call each other, so no number of them is too large."""
+    one = b"POST /checkv2 HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"
+
+    async def talk(port, _listener):
+        return await asked(port, one * 1200)
+
+    sent, listener = with_listener(on_loop, talk)
+    assert sent.count(b"HTTP/1.1 200 ") == 1200
+    assert listener.meters.value("faults") == 0
+
+
+def test_idle_connections_end_when_the_daemon_stops(on_loop):
     """A kept HTTP connection does not hold up the end."""
 
     async def talk(port, listener):
@@ -106,6 +118,6 @@ def test_idle_connections_end_when_the_daemon_stops():
         writer.close()
         return rest
 
-    rest, listener = with_listener(talk)
+    rest, listener = with_listener(on_loop, talk)
     assert rest == b""
     assert listener.open_sessions == 0

@@ -64,7 +64,7 @@ class Driver:
             action = self.session.actions.popleft()
             name = type(action).__name__
             self.names.append(name)
-            if name == "SendPackets":
+            if name == "SendBytes":
                 self.sent += action.data
             elif name == "LogMessage":
                 self.records.append(action.record)

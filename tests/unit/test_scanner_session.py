@@ -60,7 +60,7 @@ class Driver:
         while self.session.actions:
             action = self.session.actions.popleft()
             name = type(action).__name__
-            if name == "SendReply":
+            if name == "SendBytes":
                 self.sent += action.data
             elif name == "LogMessage":
                 self.records.append(action.record)

@@ -28,7 +28,6 @@ from spamnb.core.mail.envelope import Client
 from spamnb.core.mail.printable import shown
 from spamnb.core.policy.verdict_headers import Fields
 from spamnb.endpoints.milter import packets
-from spamnb.endpoints.milter.actions import CloseConnection, MilterAction, SendPackets
 from spamnb.endpoints.milter.message import MilterMessage
 from spamnb.endpoints.milter.packets import (
     Capability,
@@ -41,7 +40,15 @@ from spamnb.endpoints.milter.packets import (
 )
 from spamnb.endpoints.milter.params import MilterParams
 from spamnb.endpoints.net.networks import LOOPBACK
-from spamnb.endpoints.net.scan_actions import LogMessage, StartScan, StopScan, Withdraw
+from spamnb.endpoints.net.scan_actions import (
+    CloseConnection,
+    LogMessage,
+    ScanAction,
+    SendBytes,
+    StartScan,
+    StopScan,
+    Withdraw,
+)
 from spamnb.errors import incident_id
 from spamnb.service.scanning.types import ScanRequest, ScanResult
 from spamnb.service.telemetry.metrics import Meters
@@ -87,7 +94,7 @@ class MilterSession:
 
     def __init__(self, params: MilterParams, meters: Meters, peer: str, now: float) -> None:
         self.params = params
-        self.actions: deque[MilterAction] = deque()
+        self.actions: deque[ScanAction] = deque()
         self.state: State = "new"
         self.closed = False
         self.deadline = now + IDLE_S
@@ -100,6 +107,11 @@ class MilterSession:
         self._macros: dict[bytes, dict[bytes, bytes]] = {}
         self._message: MilterMessage | None = None
         self._request: ScanRequest | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no message."""
+        return self.state in ("new", "ready")
 
     # -- events -----------------------------------------------------------------------------------
 
@@ -132,7 +144,7 @@ class MilterSession:
         """Tell the MTA that the scan goes on."""
         self._now = now
         if self.state == "scanning":
-            self._add(SendPackets(packets.PROGRESS))
+            self._add(SendBytes(packets.PROGRESS))
 
     def timeout(self, now: float) -> None:
         """Handle the passed deadline."""
@@ -160,11 +172,11 @@ class MilterSession:
             self.state = command.then
         command.handle(self, packet.data)
         if command.no_reply is not None and not self._offer.steps & command.no_reply:
-            self._add(SendPackets(packets.CONTINUE))
+            self._add(SendBytes(packets.CONTINUE))
 
     def _negotiate(self, data: bytes) -> None:
         self._offer = Offer.parse(data).answer()
-        self._add(SendPackets(self._offer.packet()))
+        self._add(SendBytes(self._offer.packet()))
         if not self._can_change:
             self._warn("milter cannot change headers", "the MTA does not offer it")
 
@@ -279,7 +291,7 @@ class MilterSession:
         elif result.action == "defer":
             self._finish("defer", self._refusal("451", result.reply or _DEFERRED, facts), facts)
         elif result.action == "keep" and self.params.keeps:
-            self._add(SendPackets(packets.DISCARD))
+            self._add(SendBytes(packets.DISCARD))
             self._finish("keep", "", facts)
         else:
             if result.action != "relay":
@@ -287,7 +299,7 @@ class MilterSession:
             if result.withdraw is not None:
                 self._add(Withdraw(result.withdraw))
             self._change(result.add, result.tag)
-            self._add(SendPackets(packets.CONTINUE))
+            self._add(SendBytes(packets.CONTINUE))
             self._finish("relay", "", facts)
 
     def _refusal(self, code: str, text: bytes, facts: dict[str, object]) -> str:
@@ -295,7 +307,7 @@ class MilterSession:
         facts["reference"] = incident_id()
         shown_text = text.decode("ascii", "replace")
         reply = f"{code} {shown_text} (reference {facts['reference']})"
-        self._add(SendPackets(packets.refuse(reply)))
+        self._add(SendBytes(packets.refuse(reply)))
         return reply
 
     def _change(self, add: Fields, tag: bytes) -> None:
@@ -317,7 +329,7 @@ class MilterSession:
             packets.insert_header(1, name.encode(), (blank if value else b"") + value.encode())
             for name, value in add[::-1]
         ]
-        self._add(SendPackets(b"".join(sent)))
+        self._add(SendBytes(b"".join(sent)))
 
     def _finish(self, action: str, reply: str, facts: dict[str, object]) -> None:
         meters, size = self._meters, self._current.size
@@ -365,7 +377,7 @@ class MilterSession:
             self.state = "ready"
         self.deadline = self._now + IDLE_S
 
-    def _add(self, action: MilterAction) -> None:
+    def _add(self, action: ScanAction) -> None:
         self.actions.append(action)
 
     _COMMANDS: ClassVar[dict[bytes, _MilterCommand]] = {

@@ -64,32 +64,32 @@ class ScanListener(Generic[Params, Scans]):
         self.scanner, self.meters, self.log = scanner, meters, log
         self.budget, self.loop = budget, loop
         self.closing = False
-        self._connections: set[Any] = set()
+        self.connections: set[Any] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
 
     @property
     def open_sessions(self) -> int:
         """The number of open connections."""
-        return len(self._connections)
+        return len(self.connections)
 
     def apply_settings(self, params: Params, scanner: Scans) -> None:
         """Take new settings, for messages that come from now on."""
         self.params, self.scanner = params, scanner
-        for connection in self._connections:
+        for connection in self.connections:
             connection.session.params = params
 
     async def drain(self, seconds: float) -> None:
         """Close connections without a message; let current ones end for up to `seconds`."""
         self.closing = True
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.close_if_idle()
-        if self._connections:
+        if self.connections:
             self._empty.clear()
             try:
                 await asyncio.wait_for(self._empty.wait(), seconds)
             except TimeoutError:
-                for connection in list(self._connections):
+                for connection in list(self.connections):
                     connection.break_off()
         await asyncio.sleep(0)
 
@@ -99,26 +99,26 @@ class ScanListener(Generic[Params, Scans]):
         reason = ""
         if not self.params.peers.contains(peer):
             reason = "not one of the listener's peers"
-        elif len(self._connections) >= self.params.connections:
+        elif len(self.connections) >= self.params.connections:
             reason = "too many connections"
         if reason or self.closing:
             self.meters.count("connections_refused")
             self.log({"event": "turned-away", "peer": peer, "error": reason or "closing"})
             return False
-        self._connections.add(connection)
+        self.connections.add(connection)
         if self._sweeper is None:
             self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
         return True
 
     def leave(self, connection: TimedConnection) -> None:
         """Remove a connection. A second call does nothing."""
-        self._connections.discard(connection)
-        if not self._connections:
+        self.connections.discard(connection)
+        if not self.connections:
             self._empty.set()
 
     def _sweep(self) -> None:
         now = self.loop.time()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.check_time(now)
         self.budget.rotate(now)
-        self._sweeper = self.loop.call_later(SWEEP_S, self._sweep) if self._connections else None
+        self._sweeper = self.loop.call_later(SWEEP_S, self._sweep) if self.connections else None

@@ -1,4 +1,4 @@
-"""What the session of an endpoint asks its connection to do for a message. Values only."""
+"""What the session of an endpoint asks its connection to do. Values only."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spamnb.service.scanning.types import ScanRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SendBytes:
+    """Send bytes to the peer."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CloseConnection:
+    """Close the connection after all bytes are sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +46,6 @@ class LogMessage:
     """Write the log line of a message."""
 
     record: dict[str, object]
+
+
+ScanAction = SendBytes | CloseConnection | StartScan | StopScan | Withdraw | LogMessage

@@ -1,23 +1,11 @@
-"""What a scanner session asks its connection to do. Values only."""
+"""What a scanner session asks its connection to do beside `scan_actions`. Values only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spamnb.endpoints.net.scan_actions import LogMessage, StartScan, StopScan
-
-
-@dataclass(frozen=True, slots=True)
-class SendReply:
-    """Send bytes to the client."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class EndConnection:
-    """Close the connection after all bytes are sent."""
+from spamnb.endpoints.net.scan_actions import ScanAction
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,4 +17,4 @@ class AskDaemon:
     fields: Mapping[str, object] = field(default_factory=dict)
 
 
-ScannerAction = SendReply | EndConnection | AskDaemon | StartScan | StopScan | LogMessage
+ScannerAction = ScanAction | AskDaemon

@@ -18,9 +18,15 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from spamnb.core.mail.printable import shown
-from spamnb.endpoints.net.scan_actions import LogMessage, StartScan, StopScan
+from spamnb.endpoints.net.scan_actions import (
+    CloseConnection,
+    LogMessage,
+    SendBytes,
+    StartScan,
+    StopScan,
+)
 from spamnb.endpoints.scanner import commands, http_replies, spamd_replies
-from spamnb.endpoints.scanner.actions import AskDaemon, EndConnection, ScannerAction, SendReply
+from spamnb.endpoints.scanner.actions import AskDaemon, ScannerAction
 from spamnb.endpoints.scanner.commands import Answered, Scan
 from spamnb.endpoints.scanner.http_requests import HttpRequestReader
 from spamnb.endpoints.scanner.message import scan_request
@@ -163,7 +169,7 @@ class ScannerSession:
         if not self.closed:
             self.closed = True
             self.deadline = now + self.params.read_s
-            self._add(EndConnection())
+            self._add(CloseConnection())
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -189,7 +195,7 @@ class ScannerSession:
         found = reader.feed(data)
         if isinstance(reader, HttpRequestReader) and reader.wants_continue and found is None:
             reader.wants_continue = False
-            self._add(SendReply(http_replies.CONTINUE))
+            self._add(SendBytes(http_replies.CONTINUE))
         if found is not None:
             self._begin(found)
         return found is not None
@@ -224,7 +230,7 @@ class ScannerSession:
             return step()
         except RequestError as error:
             self._request = None
-            self._add(SendReply(commands.problem(self._dialect, error)))
+            self._add(SendBytes(commands.problem(self._dialect, error)))
             self.close(self._now)
             return False
 
@@ -262,7 +268,7 @@ class ScannerSession:
         goes_on = self._current.keep_alive and not self._input_ended
         self._request = None
         self.state, self._began = "reading", self._now
-        self._add(SendReply(data))
+        self._add(SendBytes(data))
         if not goes_on:
             self.close(self._now)
         else:
