@@ -281,10 +281,29 @@ def test_an_mta_that_offers_no_changes_gets_none():
 
 
 def test_macros_are_bounded():
-    """Of each stage 64 macros of at most 1 KB are stored."""
-    many = b"".join(texts(b"m%d" % number, b"x" * (number % 2000)) for number in range(800))
+    """Of the known stages only those that are used are stored, if they are at most 2 KB."""
+    many = b"".join(texts(b"m%d" % number, b"x") for number in range(800))
+    many += texts(b"{auth_authen}", b"x" * 2049, b"i", b"4Zqk")
     driver = Driver().feed(packet_of(b"D", b"C" + many) + packet_of(b"D", b"?" + many))
-    assert [len(stage) for stage in driver.session._macros.values()] == [64]
+    assert driver.session._macros == {b"C": {b"i": b"4Zqk"}}
+
+
+def test_memory_is_counted_and_bounded():
+    """Packets that are not complete, recipients and forged copies count; recipients have an end."""
+    driver = Driver().feed(MAIL)
+    assert driver.session.held_bytes >= len("<ann@a.example>size=310")
+    before = driver.session.held_bytes
+    driver.feed(RCPT * 100)
+    assert driver.session.held_bytes - before >= 100 * (len("<bob@b.example>") + 100)
+    before = driver.session.held_bytes
+    driver.feed(header(b"X-Spam-Flag", b" NO") * 100)
+    assert driver.session.held_bytes - before >= 100 * 100
+    driver.feed(packet_of(b"B", b"x" * 50_000)[:40_000])
+    assert driver.session.held_bytes >= 40_000
+    long = packet_of(b"R", texts(b"<" + b"x" * 500_000 + b">"))
+    driver = Driver().feed(MAIL + long * 10)
+    assert driver.session.closed
+    assert driver.session.held_bytes == 0
 
 
 def test_an_offer_is_answered_with_its_part():

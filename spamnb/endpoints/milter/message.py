@@ -7,11 +7,15 @@ their name is kept, by which the MTA deletes them. Must not know packets.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.core.policy.verdict_headers import is_own
 from spamnb.endpoints.milter.packets import text_of
 from spamnb.service.scanning.types import ScanRequest
+
+_ITEM_BYTES: Final = 200
+"""what Python needs for a recipient, or for the place of a header field"""
 
 HeaderPlace = tuple[int, bytes]
 """index among the fields of the same name, from 1; the name as it came"""
@@ -21,74 +25,80 @@ class MilterMessage:
     """What is kept of one message."""
 
     __slots__ = (
-        "_body", "_counts", "_header", "_header_bytes", "_kept", "_limit", "began", "forged",
-        "mail", "rcpts", "size", "subjects",
+        "_body", "_counts", "_header", "_limit", "_places_bytes", "_rcpts", "began",
+        "envelope_bytes", "forged", "header_bytes", "mail", "size", "subjects",
     )  # fmt: skip
 
     def __init__(self, mail: list[bytes], scan_limit_bytes: int, now: float) -> None:
         self.mail = mail
         """the sender in angle brackets, and its parameters"""
-        self.rcpts: list[list[bytes]] = []
+        self._rcpts: list[list[bytes]] = []
+        self.envelope_bytes = sum(map(len, mail))
+        """that sender and recipients need in memory"""
         self.forged: list[HeaderPlace] = []
         self.subjects: list[tuple[HeaderPlace, bytes]] = []
         self.size = 0
         self.began = now
         self._limit = scan_limit_bytes
-        self._header: list[bytes] = []
-        self._header_bytes = 0
+        self._header = bytearray()
+        self.header_bytes = 0
+        """the size of the header, with forged copies"""
         self._counts: Counter[bytes] = Counter()
         self._body = bytearray()
-        self._kept = 0
-
-    @property
-    def header_bytes(self) -> int:
-        """The size of the header, with forged copies."""
-        return self._header_bytes
+        self._places_bytes = 0
 
     @property
     def held_bytes(self) -> int:
         """The bytes of memory."""
-        return self._kept + len(self._body)
+        return len(self._header) + len(self._body) + self.envelope_bytes + self._places_bytes
+
+    def add_recipient(self, arguments: list[bytes]) -> None:
+        """Add the address of a recipient, with its parameters."""
+        self._rcpts.append(arguments)
+        self.envelope_bytes += sum(map(len, arguments)) + _ITEM_BYTES * (len(arguments) + 1)
 
     def add_field(self, name: bytes, value: bytes) -> None:
         """Add a header field; LF separates the lines of a folded value."""
-        key = name.strip().lower()
-        self._counts[key] += 1
-        place = (self._counts[key], name)
         value = value.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
         line = b"%b:%b\r\n" % (name, value)
         self.size += len(line)
-        self._header_bytes += len(line)
+        self.header_bytes += len(line)
         if is_own(name):
-            self.forged.append(place)
+            self.forged.append(self._place(name))
             return
-        if key == b"subject":
-            self.subjects.append((place, value))
-        self._header.append(line)
-        self._kept += len(line)
+        if name.strip().lower() == b"subject":
+            self.subjects.append((self._place(name), value))
+            self._places_bytes += len(value)
+        self._header += line
+
+    def _place(self, name: bytes) -> HeaderPlace:
+        key = name.strip().lower()
+        self._counts[key] += 1
+        self._places_bytes += len(name) + _ITEM_BYTES
+        return (self._counts[key], name)
 
     def add_body(self, data: bytes) -> None:
         """Add a part of the body."""
         self.size += len(data)
-        room = self._limit - self._kept - len(self._body)
+        room = self._limit - len(self._header) - len(self._body)
         self._body += data[: max(0, room)]
 
     def envelope(self, client: Client) -> Envelope:
         """Return the envelope."""
         return Envelope(
             sender=_address_of(self.mail),
-            recipients=tuple(map(_address_of, self.rcpts)),
+            recipients=tuple(map(_address_of, self._rcpts)),
             client=client,
             mail_line=_command_of(b"MAIL FROM:", self.mail),
-            rcpt_lines=tuple(_command_of(b"RCPT TO:", rcpt) for rcpt in self.rcpts),
+            rcpt_lines=tuple(_command_of(b"RCPT TO:", rcpt) for rcpt in self._rcpts),
         )
 
     def request(self, client: Client, *, before_queue: bool) -> ScanRequest:
         """Return the message for the scanner."""
-        header = b"".join(self._header) + b"\r\n"
-        whole = self.size - self._header_bytes == len(self._body)
-        raw = header + self._body
-        return ScanRequest(raw, len(header), self.envelope(client), before_queue, whole)
+        whole = self.size - self.header_bytes == len(self._body)
+        raw = b"\r\n".join((self._header, self._body))
+        header_bytes = len(self._header) + 2
+        return ScanRequest(raw, header_bytes, self.envelope(client), before_queue, whole)
 
 
 def _address_of(arguments: list[bytes]) -> str:

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 MAX_PACKET_BYTES: Final = (1 << 20) + 65_536
 """the MTA sends a body in parts of 65,535 bytes, and a header field in one packet"""
+MAX_TEXT_BYTES: Final = 2048
+"""of a client's name, and of a macro's value"""
 OLDEST_VERSION: Final = 2
 VERSION: Final = 6
 
@@ -61,6 +63,11 @@ class PacketReader:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of a packet that is not complete."""
+        return len(self._buffer)
 
     def feed(self, chunk: bytes) -> Iterator[Packet]:
         """Yield the packets that are complete."""
@@ -121,7 +128,7 @@ class ConnectInfo(NamedTuple):
     @classmethod
     def parse(cls, data: bytes) -> ConnectInfo:
         """Read the data of a connect packet."""
-        name, _, rest = data.partition(b"\0")
+        name, _, rest = data[:MAX_TEXT_BYTES].partition(b"\0")
         if rest[:1] not in (b"4", b"6"):
             return cls(text_of(name), "")
         address = text_of(rest[3:].partition(b"\0")[0])

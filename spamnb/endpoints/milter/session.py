@@ -30,6 +30,7 @@ from spamnb.core.policy.verdict_headers import Fields
 from spamnb.endpoints.milter import packets
 from spamnb.endpoints.milter.message import MilterMessage
 from spamnb.endpoints.milter.packets import (
+    MAX_TEXT_BYTES,
     Capability,
     ConnectInfo,
     MilterError,
@@ -60,8 +61,9 @@ IDLE_S: Final = 7210.0
 PROGRESS_S: Final = 5.0
 """interval of progress packets during a scan; Sendmail waits for 10 seconds"""
 LOGGED_RECIPIENTS: Final = 3
-_MAX_MACROS: Final = 64
-_MAX_MACRO_BYTES: Final = 1024
+_USED_MACROS: Final = (b"i", b"auth_authen")
+_MAX_ENVELOPE_BYTES: Final = 4 << 20
+"""of all recipients with their parameters"""
 _MESSAGE_STAGES: Final = (b"M", b"R", b"T", b"L", b"N", b"B", b"E")
 _STAGES: Final = (b"C", b"H", *_MESSAGE_STAGES)
 _REFUSED: Final = b"5.7.1 Message rejected"
@@ -98,8 +100,6 @@ class MilterSession:
         self.state: State = "new"
         self.closed = False
         self.deadline = now + IDLE_S
-        self.held_bytes = 0
-        """of the current message in memory"""
         self._meters, self._peer, self._now = meters, peer, now
         self._reader = PacketReader()
         self._offer = Offer(0, 0, 0)
@@ -107,6 +107,11 @@ class MilterSession:
         self._macros: dict[bytes, dict[bytes, bytes]] = {}
         self._message: MilterMessage | None = None
         self._request: ScanRequest | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of memory."""
+        return self._reader.held_bytes + (self._message.held_bytes if self._message else 0)
 
     @property
     def is_idle(self) -> bool:
@@ -160,6 +165,7 @@ class MilterSession:
         self._forget_message()
         if not self.closed:
             self.closed = True
+            self._reader = PacketReader()
             self._add(CloseConnection())
 
     # -- commands ---------------------------------------------------------------------------------
@@ -183,23 +189,28 @@ class MilterSession:
     def _store_macros(self, data: bytes) -> None:
         stage, words = data[:1], packets.texts_of(data[1:])
         stored = self._macros.setdefault(stage, {}) if stage in _STAGES else {}
-        for name, value in zip(words[::2], words[1::2], strict=False):
-            if len(name) + len(value) <= _MAX_MACRO_BYTES and len(stored) < _MAX_MACROS:
-                stored[name.removeprefix(b"{").removesuffix(b"}")] = value
+        for braced, value in zip(words[::2], words[1::2], strict=False):
+            name = braced.removeprefix(b"{").removesuffix(b"}")
+            if name in _USED_MACROS and len(value) <= MAX_TEXT_BYTES:
+                stored[name] = value
 
     def _connect(self, data: bytes) -> None:
         found = ConnectInfo.parse(data)
         self._client = Client(address=found.address, name=found.name)
 
     def _helo(self, data: bytes) -> None:
-        self._client = self._client._replace(helo=packets.text_of(data.rstrip(b"\0")))
+        self._client = self._client._replace(
+            helo=packets.text_of(data[:MAX_TEXT_BYTES].rstrip(b"\0"))
+        )
 
     def _mail(self, data: bytes) -> None:
         arguments = packets.texts_of(data)
         self._message = MilterMessage(arguments, self.params.scan_limit_bytes, self._now)
 
     def _rcpt(self, data: bytes) -> None:
-        self._current.rcpts.append(packets.texts_of(data))
+        self._current.add_recipient(packets.texts_of(data))
+        if self._current.envelope_bytes > _MAX_ENVELOPE_BYTES:
+            raise MilterError("too many recipients")
 
     def _header(self, data: bytes) -> None:
         words = packets.texts_of(data)
@@ -211,11 +222,9 @@ class MilterSession:
         message = self._current
         if message.header_bytes <= self.params.header_limit_bytes:
             message.add_field(name, value)
-            self.held_bytes = message.held_bytes
 
     def _body(self, data: bytes) -> None:
         self._current.add_body(data)
-        self.held_bytes = self._current.held_bytes
 
     def _end(self, data: bytes) -> None:
         self._body(data)
@@ -370,7 +379,6 @@ class MilterSession:
             self._request = None
             self._add(StopScan())
         self._message = None
-        self.held_bytes = 0
         for stage in _MESSAGE_STAGES:
             self._macros.pop(stage, None)
         if self.state != "new":

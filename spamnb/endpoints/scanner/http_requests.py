@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from spamnb.endpoints.scanner.request import ClientRequest, RequestError, add_header, length_of
+from spamnb.endpoints.scanner.request import ClientRequest, RequestError, length_of
 
 MOST_LINE_BYTES: Final = 8192
 MOST_HEAD_BYTES: Final = 65_536
@@ -46,7 +46,8 @@ class HttpRequestReader:
     @property
     def held_bytes(self) -> int:
         """The bytes of memory."""
-        return len(self._data) + len(self._body)
+        head = self._request.header_bytes if self._request else 0
+        return len(self._data) + len(self._body) + head
 
     @property
     def is_idle(self) -> bool:
@@ -83,7 +84,7 @@ class HttpRequestReader:
         for line in lines:
             if b"\r" in line or b"\n" in line or b"\0" in line:
                 raise RequestError("protocol", "invalid header line")
-            add_header(request.headers, line)
+            request.add_header(line)
         self._left = _body_length(request, self._limit)
         request.keep_alive = _keeps_alive(request)
         expected = request.header("expect").lower()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 Dialect = Literal["spamd", "rspamc", "http"]
+HEADER_BYTES: Final = 400
+"""that Python needs for a header, beside its text"""
 Problem = Literal["usage", "method", "data", "size", "protocol", "media"]
 """usage: no such command; method: not for this path; data: the body is not what it claims to be;
 size: the request is too large; protocol: everything else; media: an unknown compression"""
@@ -34,19 +36,21 @@ class ClientRequest:
     """by name in lower case"""
     body: bytes = b""
     keep_alive: bool = False
+    header_bytes: int = 0
+    """that the headers need in memory"""
 
     def header(self, *names: str) -> str:
         """The first value of the first of these headers that there is."""
         return next((self.headers[name][0] for name in names if name in self.headers), "")
 
-
-def add_header(headers: dict[str, list[str]], line: bytes) -> None:
-    """Add the header in a line without its end; RequestError if it is none."""
-    name, colon, value = line.partition(b":")
-    if not colon or not name or any(byte <= 0x20 or byte >= 0x7F for byte in name):
-        raise RequestError("protocol", "invalid header line")
-    text = value.strip().decode("utf-8", "replace")
-    headers.setdefault(name.decode("ascii").lower(), []).append(text)
+    def add_header(self, line: bytes) -> None:
+        """Add the header in a line without its end; RequestError if it is none."""
+        name, colon, value = line.partition(b":")
+        if not colon or not name or any(byte <= 0x20 or byte >= 0x7F for byte in name):
+            raise RequestError("protocol", "invalid header line")
+        text = value.strip().decode("utf-8", "replace")
+        self.headers.setdefault(name.decode("ascii").lower(), []).append(text)
+        self.header_bytes += len(line) + HEADER_BYTES
 
 
 def length_of(headers: dict[str, list[str]], most: int) -> int | None:

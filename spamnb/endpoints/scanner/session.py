@@ -77,9 +77,11 @@ class ScannerSession:
     @property
     def held_bytes(self) -> int:
         """The bytes of memory."""
-        reader = self._reader.held_bytes if self._reader else 0
-        body = len(self._request.body) if self._request else 0
-        return reader + len(self._ahead) + body * (2 if self._scanned else 1)
+        held = len(self._ahead) + (self._reader.held_bytes if self._reader else 0)
+        if self._request is not None:
+            copies = 2 if self._scanned else 1
+            held += self._request.header_bytes + len(self._request.body) * copies
+        return held
 
     @property
     def began(self) -> float:
@@ -89,7 +91,8 @@ class ScannerSession:
     @property
     def is_idle(self) -> bool:
         """Whether no request has begun."""
-        return self.state in ("first", "reading") and not self.held_bytes
+        begun = self._ahead or (self._reader is not None and not self._reader.is_idle)
+        return self.state in ("first", "reading") and not begun
 
     # -- events -----------------------------------------------------------------------------------
 
@@ -180,7 +183,7 @@ class ScannerSession:
 
     def _read(self) -> None:
         """Read what has come, request after request, until one has to wait for its answer."""
-        while not self.closed and self.state in ("first", "reading") and self.held_bytes:
+        while not self.closed and self.state in ("first", "reading") and not self.is_idle:
             self._extend_deadline()
             if not self._guarded(self._take):
                 return

@@ -16,7 +16,7 @@ import re
 import zlib
 from typing import Final
 
-from spamnb.endpoints.scanner.request import ClientRequest, Dialect, RequestError, add_header
+from spamnb.endpoints.scanner.request import ClientRequest, Dialect, RequestError
 from spamnb.endpoints.scanner.request import length_of as read_length
 
 MOST_LINE_BYTES: Final = 8192
@@ -42,7 +42,13 @@ class SpamdRequestReader:
     @property
     def held_bytes(self) -> int:
         """The bytes of memory."""
-        return len(self._head) + len(self._body)
+        head = self._request.header_bytes if self._request else 0
+        return len(self._head) + len(self._body) + head
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request has begun."""
+        return self._request is None and not self._head
 
     def feed(self, data: bytes) -> ClientRequest | None:
         """Take bytes; the request when it is complete."""
@@ -88,7 +94,7 @@ class SpamdRequestReader:
                 self._lines += 1
                 if self._lines > MOST_HEADERS:
                     raise RequestError("protocol", "too many headers")
-                add_header(self._request.headers, line)
+                self._request.add_header(line)
         if len(self._head) > MOST_LINE_BYTES:
             raise RequestError("protocol", "the line is too long")
         return False
