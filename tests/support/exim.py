@@ -1,4 +1,4 @@
-"""A real Exim on loopback around the daemon, by the recipe in docs, with its own folder.
+"""A real Exim on loopback that uses the daemon by a recipe in docs, with its own folder.
 
 It need not be installed, because Debian installs either it or Postfix: $EXIM may name a program
 that was only unpacked. Nothing of the machine's mail system is read or changed.
@@ -21,6 +21,7 @@ from support.postfix import PEOPLE, free_ports
 from support.waiting import LIMIT_S, until
 
 PAGE, WAY, JUNK = "exim.md", "After the queue", "File spam into Junk"
+ASKED, CONDITION = "spamc.md", "Exim"
 USER = "Debian-exim"
 PROGRAM = os.environ.get("EXIM") or shutil.which("exim4")
 
@@ -36,6 +37,7 @@ never_users =
 deliver_drop_privilege = true
 tls_advertise_hosts =
 acl_smtp_rcpt = acl_check_rcpt
+acl_smtp_data = acl_check_data
 {main}
 begin acl
 acl_check_rcpt:
@@ -43,6 +45,9 @@ acl_check_rcpt:
 {acl}
   accept domains = +local_domains
   deny message = relay not permitted
+acl_check_data:
+{data}
+  accept
 begin routers
 {routers}
 {junk_router}
@@ -65,6 +70,9 @@ begin retry
 """
 
 
+PARTS = ("main", "acl", "data", "routers", "junk_router", "transports", "junk_transport", "retry")
+
+
 def why_not():
     """Return why Exim cannot run here; empty if it can."""
     if os.geteuid() != 0:
@@ -78,11 +86,20 @@ def why_not():
     return ""
 
 
+def why_not_scanning():
+    """Return why Exim cannot ask a scanner; empty if it can."""
+    if reason := why_not():
+        return reason
+    about = subprocess.run([PROGRAM, "-bV"], capture_output=True, text=True, check=False).stdout
+    return "" if "Content_Scanning" in about else "this Exim has no content scanning"
+
+
 needs_exim = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
+needs_scanning_exim = pytest.mark.skipif(bool(why_not_scanning()), reason=why_not_scanning() or "-")
 
 
 class Exim:
-    """Exim configured by the guide, ready to start."""
+    """Exim that sends all mail to the daemon and takes it back, ready to start."""
 
     def __init__(self):
         self.root = Path(tempfile.mkdtemp(prefix="spamnb-exim-"))
@@ -100,9 +117,21 @@ class Exim:
         for sub in ("spool", "log", "mail"):
             (self.root / sub).mkdir()
             shutil.chown(self.root / sub, USER, USER)
-        (self.root / "exim.conf").write_text(self._conf())
+        self.configure(self.parts())
         self.exim("-bd", "-q1s")
         until((self.root / "exim.pid").exists, what="Exim's number")
+
+    def configure(self, parts):
+        """Write the configuration."""
+        settings = {
+            "root": self.root,
+            "back": self.port["back"],
+            "program": PROGRAM,
+            "user": USER,
+            "people": " : ".join(PEOPLE),
+        }
+        empty = dict.fromkeys(PARTS, "")
+        (self.root / "exim.conf").write_text(CONF.format(**(settings | empty | parts)))
 
     def exim(self, *arguments):
         """Run the program on its configuration."""
@@ -110,23 +139,28 @@ class Exim:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
-    def _conf(self):
+    def parts(self):
+        """The snippets of the recipe."""
         mx, back, front = self.port["mx"], self.port["back"], self.port["filter"]
         return_port = {"10026": back}
         interfaces = {"= 25": f"= {mx}", "0.0.0.0 ; ::0": "127.0.0.1", **return_port}
         local_user = f"local_parts = {' : '.join(PEOPLE)}\n  user = {USER}"
         home = f"{self.root}/mail/$local_part_data"
-        return CONF.format(
-            root=self.root, back=back, program=PROGRAM, user=USER,
-            people=" : ".join(PEOPLE),
-            main=_part(WAY, "main", interfaces),
-            acl=_part(WAY, "acl", return_port),
-            routers=_part(WAY, "routers", return_port),
-            transports=_part(WAY, "transports", {"10025": front}),
-            retry=_part(WAY, "retry", {"1m": "1s"}),
-            junk_router=_part(JUNK, "routers", {"check_local_user": local_user}),
-            junk_transport=_part(JUNK, "transports", {"$home": home}),
-        )  # fmt: skip
+        return {
+            "main": _part(PAGE, WAY, "main", interfaces),
+            "acl": _part(PAGE, WAY, "acl", return_port),
+            "routers": _part(PAGE, WAY, "routers", return_port),
+            "transports": _part(PAGE, WAY, "transports", {"10025": front}),
+            "retry": _part(PAGE, WAY, "retry", {"1m": "1s"}),
+            "junk_router": _part(PAGE, JUNK, "routers", {"check_local_user": local_user}),
+            "junk_transport": _part(PAGE, JUNK, "transports", {"$home": home}),
+        }
+
+    def reload(self):
+        """Let it read its configuration again."""
+        before = self.log().count("daemon started")
+        os.kill(int((self.root / "exim.pid").read_text()), signal.SIGHUP)
+        until(lambda: self.log().count("daemon started") > before, what="the new configuration")
 
     def stop(self):
         """End it, and wait until it is gone."""
@@ -161,7 +195,34 @@ class Exim:
         return [raw for raw in map(Path.read_bytes, found) if tag.encode() in raw]
 
 
-def _part(section, part, changes):
-    """A snippet of the page without its first line, which is a comment only where Exim wants it."""
-    text = snippet(PAGE, section, f"exim4.conf: {part}")
-    return changed(text, changes).partition("\n")[2]
+class AskingExim(Exim):
+    """Exim that asks the daemon by its `spam` condition."""
+
+    def __init__(self, protocol):
+        """`protocol`: "protocol of spamd" or "protocol of rspamd"."""
+        super().__init__()
+        self.protocol = protocol
+
+    def settings(self):
+        """The daemon's part of the recipe."""
+        tcp = snippet(ASKED, "The listener", "spamnb.toml").partition("[listener.local]")[0]
+        return changed(tcp, {":783": f":{self.port['filter']}"})
+
+    def parts(self):
+        """The snippets of the recipe."""
+        address = {"127.0.0.1 783": f"127.0.0.1 {self.port['filter']}"}
+        asked = _part(ASKED, CONDITION, f"main section, {self.protocol}", address)
+        plain = self.without_filter()
+        acl = _part(ASKED, CONDITION, "acl for DATA")
+        shown = "       add_header = X-Action: $spam_action\n"
+        return {"main": plain["main"] + asked, "data": acl + shown}
+
+    def without_filter(self):
+        """What remains on the way back."""
+        return {"main": f"daemon_smtp_ports = {self.port['mx']}\nlocal_interfaces = 127.0.0.1\n"}
+
+
+def _part(page, section, part, changes=None):
+    """A snippet without its first line, which is a comment only where Exim wants it."""
+    text = snippet(page, section, f"exim4.conf: {part}")
+    return (changed(text, changes) if changes else text).partition("\n")[2]

@@ -1,0 +1,82 @@
+"""A real Exim asks the real daemon by its `spam` condition, as the documentation says."""
+
+import contextlib
+import email
+import shutil
+
+import pytest
+from support.exim import AskingExim, needs_scanning_exim
+from support.postfix import PROJECT, Daemon
+from support.waiting import until
+
+pytestmark = needs_scanning_exim
+
+SAMPLE = PROJECT / "corpora" / "sample"
+LOCAL = '[local]\nhosts = ["mx.example.org"]\n'
+
+
+def mail_of(label, number):
+    """A message of the sample."""
+    return sorted((SAMPLE / label).iterdir())[number].read_bytes()
+
+
+@pytest.fixture(scope="module", params=["protocol of spamd", "protocol of rspamd"])
+def site(request, trained, tmp_path_factory):
+    """Exim and the daemon."""
+    folder, exim = tmp_path_factory.mktemp("asked"), AskingExim(request.param)
+    shutil.copytree(trained, folder / "home", ignore=shutil.ignore_patterns("*.sock"))
+    exim.daemon = Daemon(folder, exim.settings() + LOCAL)
+    try:
+        exim.daemon.start()
+        exim.start()
+        yield exim
+    finally:
+        with contextlib.suppress(OSError):  # shown if the test fails
+            print(exim.log()[-8000:], exim.daemon.log.read_text()[-8000:], sep="\n")
+        exim.daemon.stop()
+        exim.stop()
+
+
+def came(site, name, tag):
+    """The one message of a person with a text."""
+    (raw,) = until(lambda: site.delivered(name, tag))
+    return email.message_from_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("label", "flag", "actions"),
+    [("ham", "NO", ("no action", "no action")), ("spam", "YES", ("reject", "add header"))],
+)
+def test_mail_is_marked(site, label, flag, actions):
+    """Ham and spam get flag and score; forged marks are gone; `$spam_action` is as documented."""
+    forged = b"X-Spam-Flag: maybe\r\nx-spamnb-verdict: deliver\r\nX-Spam-Score: -9\r\n"
+    marked = b"X-Test: marked-%b\r\n" % label.encode()
+    site.send(forged + marked + mail_of(label, 3), ["alice@example.org"])
+    found = came(site, "alice", f"marked-{label}")
+    assert found.get_all("X-Spam-Flag") == [flag]
+    (score,) = found.get_all("X-Spam-Score")
+    assert (float(score) >= 5.0) == (flag == "YES")
+    assert "X-Spamnb-Verdict" not in found
+    assert found["X-Action"] == actions[site.protocol.endswith("rspamd")]
+
+
+def test_mail_passes_unmarked_while_the_daemon_is_down(site):
+    """Without the daemon mail is delivered, and a forged mark does not pass for a verdict."""
+    site.daemon.stop()
+    try:
+        site.send(b"X-Spam-Flag: NO\r\nSubject: unmarked\r\n\r\nx\r\n", ["bob@example.org"])
+    finally:
+        site.daemon.start()
+    assert "X-Spam-Flag" not in came(site, "bob", "unmarked")
+
+
+def test_the_way_back(site):
+    """Without the lines of the recipe Exim delivers mail as before."""
+    site.configure(site.without_filter())
+    site.reload()
+    site.send(b"Subject: as before\r\n\r\nx\r\n", ["bob@example.org"])
+    assert "X-Spam-Flag" not in came(site, "bob", "as before")
+    site.configure(site.parts())
+    site.reload()
+    site.send(b"Subject: asked again\r\n\r\nx\r\n", ["bob@example.org"])
+    assert came(site, "bob", "asked again")["X-Spam-Flag"] == "NO"
