@@ -9,7 +9,15 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.daemon import PROJECT, TESTS, Running, delivered, environment, send, serve, settings_in
+from support.daemon import (
+    PROJECT,
+    delivered,
+    environment,
+    send,
+    serve,
+    serve_slowly,
+    settings_in,
+)
 from support.daemon_children import HANG, SLOW_S
 from support.waiting import LIMIT_S
 
@@ -35,9 +43,7 @@ def slow(home):
     def start(*, scan_wait_s=300, **values):
         more = f"[timeouts]\nscan_s = {SCAN_S}\nscan_wait_s = {scan_wait_s}\nfinal_s = 1000\n"
         config = settings_in(home, more=more, **values)
-        program = [sys.executable, TESTS / "support" / "daemon_children.py", home / "home", config]
-        roles = ["learner=real", "delivery=real", "worker=slow_worker"]
-        running.append(Running([*program, *roles], env=environment()))
+        running.append(serve_slowly(home, config))
         return running[-1].ready()
 
     yield start

@@ -186,6 +186,27 @@ def serve(folder, *arguments, config=None, **options):
     return Running([*command, "serve", *arguments], **options)
 
 
+def serve_slowly(folder, config):
+    """Start a daemon with scan processes that are slow; see `daemon_children.slow_helper`."""
+    program = [sys.executable, TESTS / "support" / "daemon_children.py", folder / "home", config]
+    return Running([*program, "learner=real", "delivery=real", "worker=slow_worker"])
+
+
+def hanging(folder, known=()):
+    """Wait until a scan process hangs in a message; its pid. `known` hung before."""
+
+    def found():
+        pids = {int(path.name[8:]) for path in (folder / "home").glob("hanging-*")}
+        return pids - set(known)
+
+    return until(found, "a scan that hangs").pop()
+
+
+def unhang(folder, pid):
+    """Let the scan end."""
+    (folder / "home" / f"hanging-{pid}").unlink()
+
+
 def send(port, text="hello", subject="a note", to="bob@example.org"):
     """Send a message; its identity."""
     ident = f"<{time.monotonic_ns()}@example.org>"
