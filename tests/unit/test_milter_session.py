@@ -288,6 +288,12 @@ def test_macros_are_bounded():
     assert driver.session._macros == {b"C": {b"i": b"4Zqk"}}
 
 
+def test_nothing_is_done_after_the_end():
+    """What comes with QUIT in one read is not looked at."""
+    driver = Driver().feed(packet_of(b"Q") + MESSAGE)
+    assert (driver.requests, driver.sent) == ([], b"")
+
+
 def test_memory_is_counted_and_bounded():
     """Packets that are not complete, recipients and forged copies count; recipients have an end."""
     driver = Driver().feed(MAIL)

@@ -128,8 +128,7 @@ class MilterSession:
         if self.state != "scanning":
             self.deadline = now + IDLE_S
         try:
-            for packet in self._reader.feed(chunk):
-                self._take(packet)
+            self._take_all(chunk)
         except MilterError as error:
             self._meters.count("faults")
             self._warn("milter protocol error", str(error))
@@ -169,6 +168,12 @@ class MilterSession:
             self._add(CloseConnection())
 
     # -- commands ---------------------------------------------------------------------------------
+
+    def _take_all(self, chunk: bytes) -> None:
+        for packet in self._reader.feed(chunk):
+            self._take(packet)
+            if self.closed:
+                return
 
     def _take(self, packet: Packet) -> None:
         command = self._COMMANDS.get(packet.command)
