@@ -279,12 +279,10 @@ LISTENERS = NamedSections(
             "smtp: a mail server sends its mail through spamnb, by SMTP or LMTP. milter: a mail "
             "server asks spamnb about each message (smtpd_milters of Postfix, INPUT_MAIL_FILTER "
             "of Sendmail). scanner: programs ask about single messages and act themselves (spamc, "
-            "rspamc, Exim's spam condition, HTTP).",
-            restart=True),
+            "rspamc, Exim's spam condition, HTTP)."),
         Setting("listener.*.address", ADDRESS,
             "Address for clients: host:port, [IPv6]:port or unix:/path; the prefix lmtp: selects "
-            "LMTP. With socket activation, the section name is the name of the file descriptor.",
-            restart=True),
+            "LMTP. With socket activation, the section name is the name of the file descriptor."),
         Setting("listener.*.upstream", ADDRESS,
             "The next hop, which receives all mail of this listener; the prefix lmtp: selects "
             "LMTP. Empty: the built-in delivery agent. With the protocol milter: the server that "

@@ -1,7 +1,6 @@
 """Merge reloaded settings; report which keys need a restart. Pure.
 
-Sockets and processes are created at the start, so the settings they depend on keep their old
-values: a restarted process must find the listeners of the sockets that it inherits.
+Processes are created at the start, so the settings they depend on keep their old values.
 Failure: SettingsError if the new values contradict the old ones that stay.
 """
 
@@ -13,29 +12,28 @@ from spamnb.settings import Settings, restored
 from spamnb.settings.render import need_restart, plain
 
 
-def merge_reloadable(before: Settings, after: Settings) -> tuple[Settings, list[str]]:
-    """Return the new settings with unchangeable keys at their old values, and the changed ones."""
+def merge_reloadable(
+    before: Settings, after: Settings, *, has_agent: bool
+) -> tuple[Settings, list[str]]:
+    """Return the new settings with unchangeable keys at their old values, and the changed ones.
+
+    Without a delivery agent (`has_agent`), a listener that needs it stays as it was.
+    """
     old, new = plain(before), plain(after)
-    later = need_restart(before, after) + _next_hops(before, after)
-    removed = _of_listeners(old, before.listener.keys() - after.listener.keys())
-    added = _of_listeners(new, after.listener.keys() - before.listener.keys())
-    unchanged = {name: old[name] for name in [*later, *removed] if name in old}
-    values = {name: value for name, value in new.items() if name not in added} | unchanged
+    agentless = [] if has_agent else _without_next_hop(after)
+    later = need_restart(before, after) + [f"{name}.upstream" for name in agentless]
+    stays = tuple(f"{name}." for name in agentless)
+    if not (has_agent or after.listener):
+        later, stays = [*later, "listener"], ("listener.",)
+    values = {name: value for name, value in new.items() if not name.startswith(stays)}
+    values |= {name: old[name] for name in old if name in later or name.startswith(stays)}
     return replace(restored(values), file=after.file), later
 
 
-def _next_hops(before: Settings, after: Settings) -> list[str]:
-    """Return the listeners with a delivery agent as next hop that was not started."""
-    hops = [one.upstream for one in before.listener.values() if one.protocol == "smtp"]
-    if not hops or not all(hops) or before.delivery.address:
-        return []
+def _without_next_hop(settings: Settings) -> list[str]:
+    """Return the listeners with the delivery agent as next hop."""
     return [
-        f"listener.{name}.upstream"
-        for name, listener in after.listener.items()
-        if name in before.listener and listener.protocol == "smtp" and not listener.upstream
+        f"listener.{name}"
+        for name, one in settings.listener.items()
+        if one.protocol == "smtp" and not one.upstream
     ]
-
-
-def _of_listeners(values: dict[str, object], listeners: set[str]) -> list[str]:
-    prefixes = tuple(f"listener.{name}." for name in listeners)
-    return [name for name in values if name.startswith(prefixes)]

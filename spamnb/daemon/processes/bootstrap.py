@@ -11,7 +11,7 @@ import asyncio
 import fcntl
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,7 +35,7 @@ ENTRIES: Mapping[str, str] = {
     "worker": "spamnb.daemon.roles.worker:main",
 }
 LOCK = "serve.lock"
-CONTROL, DELIVERY = "control", "delivery"
+RESERVED = CONTROL, DELIVERY = "control", "delivery"
 """names of sockets that no listener may have"""
 
 
@@ -73,8 +73,7 @@ def serve(serve_request: ServeRequest) -> None:
         with _locked(home):
             _require_model(serve_request)
             take_over(log)
-            _log_listening(log, sockets)
-            process_plan = _process_plan(serve_request, sockets)
+            process_plan = _process_plan(serve_request, sockets, log)
             asyncio.run(Supervisor(process_plan, log, notifier).run())
     finally:
         sockets.close()
@@ -105,7 +104,7 @@ def release_problems(settings: Settings) -> Iterator[UserError]:
 def listeners_of(settings: Settings) -> dict[str, ListenerSettings]:
     """Return the listeners of the settings, else the default listener."""
     found = dict(settings.listener) or {"mail": ListenerSettings()}
-    for name in (CONTROL, DELIVERY):
+    for name in RESERVED:
         if name in found:
             raise UserError(
                 f"no listener can be named {name}: the name is reserved",
@@ -151,9 +150,8 @@ def _bind(
         if name in given:
             sockets.adopt(name, given.pop(name))
             continue
-        address = Address.parse(text)
         slots = 1 if name == DELIVERY else workers_of(settings)
-        sockets.add(name, BindAddress(address.host, address.port, address.path), slots)
+        sockets.add(name, _bind_address(text), slots)
     if CONTROL in given:
         sockets.adopt(CONTROL, given.pop(CONTROL))
     else:
@@ -167,6 +165,11 @@ def _bind(
             f"{', '.join(map(repr, given))}",
             hint="FileDescriptorName= in the .socket unit must name a listener of the settings",
         )
+
+
+def _bind_address(text: str) -> BindAddress:
+    address = Address.parse(text)
+    return BindAddress(address.host, address.port, address.path)
 
 
 def workers_of(settings: Settings) -> int:
@@ -223,7 +226,7 @@ def _missing(home: Path) -> StoreMissingError:
     )
 
 
-def _process_plan(serve_request: ServeRequest, sockets: Sockets) -> ProcessPlan:
+def _process_plan(serve_request: ServeRequest, sockets: Sockets, log: Log) -> ProcessPlan:
     settings = serve_request.settings
     roles = ["learner"] + (["delivery"] if DELIVERY in sockets.groups else [])
     roles += ["worker"] * workers_of(settings)
@@ -240,23 +243,17 @@ def _process_plan(serve_request: ServeRequest, sockets: Sockets) -> ProcessPlan:
         control=str(control_of(settings, serve_request.home, serve_request.environment)),
         delivery=_delivery_address(sockets),
     )
-    starts, workers = [], 0
+    starts, first_worker = [], 1 + roles.index("worker")
     for slot, role in enumerate(roles, 1):
-        one = replace(start, role=role, entry=serve_request.entries[role], slot=slot)
-        if role == "worker":
-            names = [name for name in sockets.groups if name not in (CONTROL, DELIVERY)]
-            one = replace(one, scan_slots=scans[workers])
-            one = replace(one, sockets=_fds(sockets, names, workers))
-            workers += 1
-        else:
-            one = replace(
-                one, sockets=_fds(sockets, [CONTROL if role == "learner" else DELIVERY], 0)
-            )
-        starts.append(one)
+        own = scans[slot - first_worker] if role == "worker" else []
+        entry = serve_request.entries[role]
+        starts.append(replace(start, role=role, entry=entry, slot=slot, scan_slots=own))
+    listening = DaemonSockets(sockets, first_worker, log)
+    listening.log_listening(sockets.groups)
     return ProcessPlan(
         serve_request.home,
         settings,
-        sockets,
+        listening,
         tuple(starts),
         shared,
         lambda: checked(serve_request.load()),
@@ -269,15 +266,47 @@ def scan_slots_of(first: int, workers: int, helpers: int) -> list[list[int]]:
     return [list(slots[worker::workers]) for worker in range(workers)]
 
 
-def _fds(sockets: Sockets, names: list[str], slot: int) -> dict[str, list[int]]:
-    return {name: [one.fileno() for one in sockets.of(name, slot)] for name in names}
+@dataclass(frozen=True, slots=True)
+class DaemonSockets:
+    """The sockets of the daemon's processes: workers have those of all listeners."""
+
+    _sockets: Sockets
+    _first_worker: int
+    """the slot of the first worker"""
+    _log: Log
+
+    def of(self, start: StartParams) -> dict[str, list[int]]:
+        """Return the descriptors of a process, by listener."""
+        found, own = self._sockets, {"learner": [CONTROL], "delivery": [DELIVERY]}
+        listeners = [name for name in found.groups if name not in RESERVED]
+        index = max(0, start.slot - self._first_worker)
+        return {
+            name: [one.fileno() for one in found.of(name, index)]
+            for name in own.get(start.role, listeners)
+        }
+
+    def apply_settings(self, before: Settings, after: Settings) -> set[str]:
+        """Return the listeners that are new or have moved, or have another protocol."""
+        old, new = listeners_of(before), listeners_of(after)
+        wanted = {name: _bind_address(one.address) for name, one in new.items()}
+        moved = set(self._sockets.rebind(wanted, workers_of(after), RESERVED))
+        for name in old.keys() - new.keys():
+            self._log({"event": "listener removed", "listener": name})
+        self.log_listening(moved)
+        return moved | {
+            name for name in old.keys() & new.keys() if old[name].protocol != new[name].protocol
+        }
+
+    def log_listening(self, names: Iterable[str]) -> None:
+        """Log the addresses of listeners."""
+        for name in names:
+            for group in self._sockets.groups[name]:
+                self._log({"event": "listening", "listener": name, "address": group.bound})
+
+    def close(self) -> None:
+        """Close all."""
+        self._sockets.close()
 
 
 def _delivery_address(sockets: Sockets) -> str:
     return sockets.groups[DELIVERY][0].bound if DELIVERY in sockets.groups else ""
-
-
-def _log_listening(log: Log, sockets: Sockets) -> None:
-    for name, groups in sockets.groups.items():
-        for group in groups:
-            log({"event": "listening", "listener": name, "address": group.bound})

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import json
 import socket
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from spamnb.errors import BugError
 
 MOST_BYTES = 1 << 20
 """maximum size of one datagram; settings take about 10 KB"""
+MOST_FDS = 253
+"""that the kernel passes with one message (SCM_MAX_FD)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,9 @@ class Order:
 
     what: Literal["reload"]
     settings: dict[str, Any] = field(default_factory=dict)
+    sockets: dict[str, list[int]] = field(default_factory=dict)
+    """name of a listener that is new or has moved -> descriptors of its listening sockets, which
+    are passed with the message"""
 
 
 class ChildChannel:
@@ -63,25 +68,29 @@ class ChildChannel:
 
     def start(self) -> StartParams:
         """Wait for the start parameters."""
-        message = self._receive()
+        message, _ = self._receive()
         if message is None:
             raise BugError("the supervisor ended before it sent the start parameters")
         return StartParams(**message)
 
     def next(self) -> Order | None:
         """Return the next order; None at the end. Blocks unless the descriptor is ready."""
-        message = self._receive()
-        return None if message is None else Order(**message)
+        message, fds = self._receive()
+        if message is None:
+            return None
+        order, passed = Order(**message), iter(fds)
+        own = {name: [next(passed) for _ in theirs] for name, theirs in order.sockets.items()}
+        return replace(order, sockets=own)
 
     def close(self) -> None:
         self._socket.close()
 
-    def _receive(self) -> dict[str, Any] | None:
+    def _receive(self) -> tuple[dict[str, Any] | None, list[int]]:
         try:
-            data = self._socket.recv(MOST_BYTES)
+            data, fds, _, _ = socket.recv_fds(self._socket, MOST_BYTES, MOST_FDS)
         except ConnectionError:
-            return None
-        return dict(json.loads(data)) if data else None
+            return None, []
+        return (dict(json.loads(data)) if data else None), fds
 
 
 class SupervisorChannel:
@@ -100,8 +109,11 @@ class SupervisorChannel:
 
     def tell(self, value: StartParams | Order) -> bool:
         """Send a message; False if the child does not read any more."""
+        # The descriptors in its start parameters are inherited.
+        fds = value.sockets.values() if isinstance(value, Order) else ()
+        passed = [fd for many in fds for fd in many]
         try:
-            self._ours.send(json.dumps(asdict(value)).encode())
+            socket.send_fds(self._ours, [json.dumps(asdict(value)).encode()], passed)
         except OSError:
             return False
         return True

@@ -13,6 +13,9 @@ from spamnb.daemon.processes.channel import ChildChannel, StartParams
 from spamnb.daemon.processes.logs import Log, take_over
 from spamnb.settings import Settings, restored
 
+Apply = Callable[[Settings, dict[str, list[int]]], None]
+"""takes new settings, and the descriptors of listeners that are new or have moved"""
+
 
 def start_child(start: StartParams, name: str) -> tuple[Settings, Log]:
     """Return a child's settings and its log, which also receives the logging of libraries."""
@@ -31,11 +34,11 @@ class ChildLoop:
         self.stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop.set)
 
-    def follow(self, apply_settings: Callable[[Settings], None]) -> None:
+    def follow(self, apply_settings: Apply) -> None:
         """Call `apply_settings` with reloaded settings; the log already uses them."""
         asyncio.get_running_loop().add_reader(self._orders.fileno(), self._receive, apply_settings)
 
-    def _receive(self, apply_settings: Callable[[Settings], None]) -> None:
+    def _receive(self, apply_settings: Apply) -> None:
         order = self._orders.next()
         if order is None:
             asyncio.get_running_loop().remove_reader(self._orders.fileno())
@@ -43,4 +46,4 @@ class ChildLoop:
             return
         settings = restored(order.settings)
         self._log.apply_settings(settings.log)
-        apply_settings(settings)
+        apply_settings(settings, order.sockets)

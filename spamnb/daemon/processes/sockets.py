@@ -1,9 +1,10 @@
-"""Listening sockets: bound before privileges are dropped, kept open for the daemon's life.
+"""Listening sockets: bound before privileges are dropped, and by a reload that adds listeners.
 
 A TCP address gets one SO_REUSEPORT socket per worker slot, so that the kernel distributes the
 connections, and the death of a worker does not affect the queues of others; its replacement
-inherits its sockets with the waiting connections. All workers share a unix socket, or a socket
-from the service manager. Must not know the protocol. Failure: UserError, one line with the address.
+inherits its sockets with the waiting connections, because the supervisor keeps them open. All
+workers share a unix socket, or a socket from the service manager. Must not know the protocol.
+Failure: UserError, one line with the address.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,8 @@ class SocketGroup:
     """The sockets of one bound address: one per slot, or one for all."""
 
     sockets: tuple[socket.socket, ...]
+    file: tuple[Path, int] | None = None
+    """of a unix socket that was created, with its inode"""
 
     def of(self, slot: int) -> socket.socket:
         """Return the socket of a slot, counted from 0."""
@@ -54,24 +57,61 @@ class SocketGroup:
         """Bound address, with the port that the kernel chose."""
         return text_of(self.sockets[0])
 
+    def close(self) -> None:
+        """Close the sockets, and remove the created file unless it was replaced."""
+        for one in self.sockets:
+            one.close()
+        if self.file is not None:
+            path, inode = self.file
+            with suppress(OSError):
+                if path.stat().st_ino == inode:
+                    path.unlink()
+
 
 @dataclass(slots=True)
 class Sockets:
     """All listening sockets, by listener name."""
 
     groups: dict[str, list[SocketGroup]] = field(default_factory=dict)
-    made: list[tuple[Path, int]] = field(default_factory=list)
-    """unix sockets that were created, with their inodes"""
+    bound: dict[str, BindAddress] = field(default_factory=dict)
+    """addresses that were bound here, not by the service manager"""
 
     def add(self, name: str, bind: BindAddress, slots: int, mode: int = 0o660) -> None:
         """Bind an address."""
-        if bind.path:
-            one = _unix(Path(bind.path), mode)
-            self.made.append((Path(bind.path), Path(bind.path).stat().st_ino))
-            self.groups.setdefault(name, []).append(SocketGroup((one,)))
-            return
-        for family, address in _resolved(bind):
-            self.groups.setdefault(name, []).append(SocketGroup(_tcp(family, address, bind, slots)))
+        self.groups[name] = _groups(bind, slots, mode)
+        self.bound[name] = bind
+
+    def rebind(
+        self, wanted: Mapping[str, BindAddress], slots: int, fixed: Container[str]
+    ) -> list[str]:
+        """Listen at these addresses only; return the names that have other sockets than before.
+
+        An address that moves to another name keeps its sockets, and the connections that wait
+        there. The names in `fixed`, and sockets of the service manager that are still wanted, stay.
+        Failure: UserError if an address cannot be bound; then nothing has changed.
+        """
+        before, same = self.bound, {name for name in self.groups if name in fixed}
+        same |= {name for name in wanted if before.get(name, wanted[name]) == wanted[name]}
+        same &= self.groups.keys()
+        gone = {name: groups for name, groups in self.groups.items() if name not in same}
+        free = {before[name]: name for name in gone if name in before}
+        found, made = {}, []
+        try:
+            for name in wanted.keys() - same:
+                if bind := free.pop(wanted[name], ""):
+                    found[name] = gone.pop(bind)
+                else:
+                    found[name] = _groups(wanted[name], slots)
+                    made += found[name]
+        except BaseException:
+            _close(made)
+            raise
+        for groups in gone.values():
+            _close(groups)
+        self.groups = {name: self.groups[name] for name in self.groups if name in same} | found
+        self.bound = {name: before[name] for name in before if name in same}
+        self.bound |= {name: wanted[name] for name in found}
+        return list(found)
 
     def adopt(self, name: str, sockets: list[socket.socket]) -> None:
         """Use sockets that the service manager bound."""
@@ -79,24 +119,41 @@ class Sockets:
 
     def give(self, uid: int, gid: int) -> None:
         """Change the owner of the created unix sockets."""
-        for path, _ in self.made:
-            # A compromised daemon could have put a link into its folder.
-            os.chown(path, uid, gid, follow_symlinks=False)
+        for group in self._all():
+            if group.file is not None:
+                # A compromised daemon could have put a link into its folder.
+                os.chown(group.file[0], uid, gid, follow_symlinks=False)
 
     def of(self, name: str, slot: int) -> list[socket.socket]:
         """Return the sockets of a listener for a slot."""
         return [group.of(slot) for group in self.groups.get(name, [])]
 
     def close(self) -> None:
-        """Close all sockets, and remove the created files unless they were replaced."""
-        for groups in self.groups.values():
-            for group in groups:
-                for one in group.sockets:
-                    one.close()
-        for path, inode in self.made:
-            with suppress(OSError):
-                if path.stat().st_ino == inode:
-                    path.unlink()
+        """Close all sockets, and remove the created files."""
+        _close(self._all())
+
+    def _all(self) -> list[SocketGroup]:
+        return [group for groups in self.groups.values() for group in groups]
+
+
+def _close(groups: Iterable[SocketGroup]) -> None:
+    for group in groups:
+        group.close()
+
+
+def _groups(bind: BindAddress, slots: int, mode: int = 0o660) -> list[SocketGroup]:
+    if bind.path:
+        path = Path(bind.path)
+        one = _unix(path, mode)
+        return [SocketGroup((one,), (path, path.stat().st_ino))]
+    made: list[SocketGroup] = []
+    try:
+        for family, address in _resolved(bind):
+            made.append(SocketGroup(_tcp(family, address, bind, slots)))
+    except BaseException:
+        _close(made)
+        raise
+    return made
 
 
 def text_of(bound: socket.socket) -> str:

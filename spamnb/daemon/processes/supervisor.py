@@ -13,16 +13,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from spamnb.daemon.processes.channel import Order, StartParams
 from spamnb.daemon.processes.child import Backoff, Child, exit_words, spawn
 from spamnb.daemon.processes.logs import Log
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState, monotonic_us
-from spamnb.daemon.processes.sockets import Sockets
 from spamnb.daemon.processes.systemd import Notifier
 from spamnb.errors import BugError, SpamnbError
 from spamnb.service.admin.bypass import bypass_is_on
@@ -55,15 +55,28 @@ LAST = ("delivery", "learner")
 """roles that stop after the workers, in this order"""
 
 
+class ListeningSockets(Protocol):
+    """The sockets of all processes."""
+
+    def of(self, start: StartParams) -> dict[str, list[int]]:
+        """Return the descriptors of a process, by listener."""
+
+    def apply_settings(self, before: Settings, after: Settings) -> Collection[str]:
+        """Return the listeners that are new or have moved. Failure: UserError, nothing changed."""
+
+    def close(self) -> None:
+        """Close all."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
     """The processes of a daemon, and what they share."""
 
     home: Path
     settings: Settings
-    sockets: Sockets
+    sockets: ListeningSockets
     starts: tuple[StartParams, ...]
-    """one per process, without its settings"""
+    """one per process, without its settings and sockets"""
     shared: SharedState
     load: Callable[[], Settings]
     """rereads the settings"""
@@ -125,7 +138,9 @@ class Supervisor:
     def _start(self, start: StartParams) -> None:
         self._waiting.pop(start.slot, None)
         try:
-            child = spawn(replace(start, settings=plain(self._settings)), self._shared)
+            sockets = self._plan.sockets.of(start)
+            start = replace(start, settings=plain(self._settings), sockets=sockets)
+            child = spawn(start, self._shared)
         except OSError as error:
             # No memory or no descriptors, for now.
             self._not_started(start, error)
@@ -247,14 +262,18 @@ class Supervisor:
             return
         self._notifier.reloading()
         try:
-            settings, later = merge_reloadable(self._settings, self._plan.load())
+            has_agent = any(start.delivery for start in self._plan.starts)
+            settings, later = merge_reloadable(
+                self._settings, self._plan.load(), has_agent=has_agent
+            )
+            moved = self._plan.sockets.apply_settings(self._settings, settings)
         except SpamnbError as error:
             hint = f" - {error.hint}" if error.hint else ""
             self._log(
                 {"event": "settings not reloaded", "level": "error", "error": f"{error}{hint}"}
             )
         else:
-            self._apply_settings(settings, later)
+            self._apply_settings(settings, later, moved)
         self._notifier.ready(self._status())
 
     def _warn_of_lists(self) -> None:
@@ -263,16 +282,17 @@ class Supervisor:
             if warning := AccessLists.load(files).warning(self._settings.local):
                 self._log({"event": "list without effect", "level": "warning", "error": warning})
 
-    def _apply_settings(self, settings: Settings, later: list[str]) -> None:
+    def _apply_settings(self, settings: Settings, later: list[str], moved: Collection[str]) -> None:
         """Send checked settings to all processes."""
         if later:
             self._log({"event": "settings need a restart", "level": "warning", "settings": later})
         self._settings = settings
         self._log.apply_settings(settings.log)
         self._warn_of_lists()
-        order = Order("reload", plain(settings))
         for child in self._children.values():
-            if not child.tell(order):
+            own = self._plan.sockets.of(child.start)
+            passed = {name: fds for name, fds in own.items() if name in moved}
+            if not child.tell(Order("reload", plain(settings), passed)):
                 self._log(
                     {"event": "process does not take settings", "level": "error"}
                     | {"role": child.start.role, "slot": child.start.slot}

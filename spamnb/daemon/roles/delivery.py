@@ -72,7 +72,7 @@ class _DeliveryProcess:
         self._shared.set_state(slot, ProcessState.LEAVING)
         await server.drain()
 
-    def _apply_settings(self, server: Server, settings: Settings) -> None:
+    def _apply_settings(self, server: Server, settings: Settings, _: object) -> None:
         try:
             server.apply_settings(delivery_params(settings, Path(self._start.home)))
         except SpamnbError as error:

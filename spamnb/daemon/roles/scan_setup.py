@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spamnb.daemon.configure import next_hop_of, plan_of, policy_of
-from spamnb.daemon.processes.bootstrap import listeners_of
 from spamnb.daemon.processes.channel import StartParams
 from spamnb.daemon.processes.logs import Log
 from spamnb.daemon.processes.shared_state import InFlightGuard, SharedState
@@ -25,6 +24,7 @@ from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.service.scanning.scanner import Scanner, ScannerDeps
 from spamnb.service.scanning.spamtraps import TRAPS_FOLDER, Traps
 from spamnb.settings import Settings
+from spamnb.settings.schema import ListenerSettings
 
 _LAST_SCANS_S = 60.0
 """until the old model session is closed: longer than any of its scans"""
@@ -52,9 +52,8 @@ class ScannerFactory:
         self._settings = settings
         self._load(settings)
 
-    def scanner_for(self, name: str) -> Scanner:
+    def scanner_for(self, listener: ListenerSettings) -> Scanner:
         """Return the scanner of a listener."""
-        listener = listeners_of(self._settings)[name]
         deps = self._scanner_deps(next_hop_of(listener, self._deps.start.delivery))
         return Scanner(self._session, policy_of(self._settings, listener), deps)
 

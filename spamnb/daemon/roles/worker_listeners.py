@@ -1,0 +1,140 @@
+"""The listeners of a worker: sockets, servers and endpoints; new settings add and remove some.
+
+A listener that was removed, or has moved to another address, accepts the connections that wait at
+its sockets, stops to listen, and serves its open connections until they end, with the settings of
+its section as they were last. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from spamnb.daemon.configure import WorkerShare
+from spamnb.daemon.processes.bootstrap import listeners_of
+from spamnb.daemon.processes.sockets import BACKLOG
+from spamnb.daemon.roles.endpoints import ENDPOINTS, Endpoint, EndpointDeps
+from spamnb.daemon.roles.scan_setup import ScannerFactory
+from spamnb.settings import Settings
+from spamnb.settings.schema import ListenerSettings
+
+EMPTY_S = 2.0
+"""how long waiting connections are still accepted at the end"""
+
+
+@dataclass(slots=True, eq=False)
+class _ServedListener:
+    settings: ListenerSettings
+    endpoint: Endpoint
+    sockets: list[socket.socket]
+    servers: list[asyncio.AbstractServer] = field(default_factory=list)
+
+    async def listen(self) -> None:
+        loop, made = asyncio.get_running_loop(), self.endpoint.protocol
+        for one in self.sockets:
+            if one.family == socket.AF_UNIX:
+                server = await loop.create_unix_server(made, sock=one, backlog=BACKLOG)
+            else:
+                server = await loop.create_server(made, sock=one, backlog=BACKLOG)
+            self.servers.append(server)
+
+    def stop_listening(self) -> None:
+        while self.servers:
+            self.servers.pop().close()
+
+
+class WorkerListeners:
+    """All listeners of a worker."""
+
+    def __init__(
+        self,
+        scanners: ScannerFactory,
+        deps: EndpointDeps,
+        share_of: Callable[[Settings, int], WorkerShare],
+    ) -> None:
+        self._scanners, self._deps, self._share_of = scanners, deps, share_of
+        self._served: dict[str, _ServedListener] = {}
+        self._ended: list[_ServedListener] = []
+        self._changing = asyncio.Lock()
+
+    @property
+    def open_sessions(self) -> int:
+        """The number of open sessions."""
+        return sum(one.endpoint.open_sessions for one in self._all())
+
+    async def apply_settings(self, settings: Settings, sockets: Mapping[str, list[int]]) -> None:
+        """Serve the listeners of these settings; `sockets` are of those that are new or moved."""
+        async with self._changing:
+            listeners = listeners_of(settings)
+            gone = [name for name in self._served if name in sockets or name not in listeners]
+            ended = [self._served.pop(name) for name in gone]
+            self._ended += ended
+            share = self._share_of(settings, len(listeners))
+            for name, one in self._served.items():
+                one.settings = listeners[name]
+            for one in self._all():
+                params = ENDPOINTS[one.settings.protocol].params(settings, one.settings, share)
+                one.endpoint.apply_settings(params, self._scanners.scanner_for(one.settings))
+            for name, fds in sockets.items():
+                await self._serve(name, fds, settings, share)
+            await self._stop_listening(ended)
+
+    async def leave(self, drain_s: float) -> None:
+        """Stop listening, and finish open sessions."""
+        async with self._changing:
+            await self._stop_listening(self._served.values())
+        await asyncio.gather(*(one.endpoint.drain(drain_s) for one in self._all()))
+
+    async def forget_ended(self) -> None:
+        """Forget removed listeners without a connection."""
+        if self._changing.locked():
+            return
+        done = [one for one in self._ended if not one.endpoint.open_sessions]
+        for one in done:
+            self._ended.remove(one)
+            await one.endpoint.drain(0.0)
+
+    def _all(self) -> list[_ServedListener]:
+        return [*self._served.values(), *self._ended]
+
+    async def _serve(
+        self, name: str, fds: list[int], settings: Settings, share: WorkerShare
+    ) -> None:
+        listener = listeners_of(settings)[name]
+        kind = ENDPOINTS[listener.protocol]
+        scanner = self._scanners.scanner_for(listener)
+        endpoint = kind.make(kind.params(settings, listener, share), scanner, self._deps)
+        one = _ServedListener(listener, endpoint, [socket.socket(fileno=fd) for fd in fds])
+        self._served[name] = one
+        await one.listen()
+
+    async def _stop_listening(self, listeners: Iterable[_ServedListener]) -> None:
+        """Accept the connections that wait at sockets that are left, then stop listening."""
+        listeners = list(listeners)
+        kept = {
+            _inode(one) for served in self._served.values() for one in served.sockets
+            if served not in listeners
+        }  # fmt: skip
+        left = [one for served in listeners for one in served.sockets if _inode(one) not in kept]
+        await _accept_waiting(left)
+        for served in listeners:
+            served.stop_listening()
+
+
+def _inode(one: socket.socket) -> int:
+    return os.fstat(one.fileno()).st_ino
+
+
+async def _accept_waiting(sockets: list[socket.socket]) -> None:
+    """Let the loop accept the waiting connections, for a limited time."""
+    loop, poll = asyncio.get_running_loop(), select.poll()
+    until = loop.time() + EMPTY_S
+    for one in sockets:
+        poll.register(one, select.POLLIN)
+    # The kernel has no event for an empty queue.
+    while sockets and poll.poll(0) and loop.time() < until:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
