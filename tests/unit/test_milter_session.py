@@ -129,6 +129,8 @@ def test_forged_copies_are_deleted_from_the_last_one_on():
     [
         (b"", [insert(b"Subject", b" [SPAM]")]),
         (header(b"Subject", b" plums"), [change(1, b"Subject", b" [SPAM] plums")]),
+        (header(b"Subject", b" red\n plums"), [change(1, b"Subject", b" [SPAM] red\n plums")]),
+        (header(b"Subject", b" red\r\n plums"), [change(1, b"Subject", b" [SPAM] red\n plums")]),
         (
             header(b"subject", b" a") + header(b"Subject", b" b"),
             [change(1, b"subject", b" [SPAM] a"), change(2, b"Subject", b" [SPAM] b")],

@@ -37,6 +37,7 @@ class MilterMessage:
         """that sender and recipients need in memory"""
         self.forged: list[HeaderPlace] = []
         self.subjects: list[tuple[HeaderPlace, bytes]] = []
+        """with their values, LF before each folded line, as an MTA takes them back"""
         self.size = 0
         self.began = now
         self._limit = scan_limit_bytes
@@ -59,8 +60,8 @@ class MilterMessage:
 
     def add_field(self, name: bytes, value: bytes) -> None:
         """Add a header field; LF separates the lines of a folded value."""
-        value = value.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
-        line = b"%b:%b\r\n" % (name, value)
+        value = value.replace(b"\r\n", b"\n")
+        line = b"%b:%b\r\n" % (name, value.replace(b"\n", b"\r\n"))
         self.size += len(line)
         self.header_bytes += len(line)
         if is_own(name):

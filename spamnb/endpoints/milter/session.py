@@ -336,7 +336,9 @@ class MilterSession:
         sent = [packets.change_header(index, name, b"") for index, name in message.forged[::-1]]
         if tag:
             sent += [
-                packets.change_header(index, name, blank + tag.rstrip() + b" " + value.strip())
+                packets.change_header(
+                    index, name, blank + tag.rstrip() + b" " + value.lstrip(b" \t")
+                )
                 for (index, name), value in message.subjects
             ] or [packets.insert_header(1, b"Subject", blank + tag.rstrip())]
         sent += [
