@@ -16,7 +16,7 @@ def snippet(page, section, file):
         for chapter in part
         if chapter.startswith(section + "\n")
         for block in _FENCED.findall(chapter)
-        if re.match(rf"# {re.escape(file)}(?!\w)", block)
+        if re.match(rf"(?:#|dnl) {re.escape(file)}(?!\w)", block)
     ]
     assert len(found) == 1, f"{page}, {section}: {len(found)} snippets for {file}"
     return found[0]
