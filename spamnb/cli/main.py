@@ -2,8 +2,8 @@
 
 Imports nothing heavy, so `--version` and `--help` are fast. Exit codes: 0 success, 1 negative
 result (such as a failed check), 2 user error, 3 store or system error, 4 remote server error,
-70 bug, 130 interrupted. `score --exit-code` returns 0, 1 or 2, and 75 for every failure, so that a
-mail system cannot mistake a failure for a verdict.
+70 bug, 130 interrupted. `score --exit-code` and `filter` return 75 for every failure, so that a
+mail system cannot mistake a failure for a verdict, and keeps the message.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TextIO
 
 import click
 
+from spamnb.cli.child_process import command_of
 from spamnb.cli.help import CommandGroup
 from spamnb.cli.printing import print_anything, safe
 from spamnb.cli.session import CliSession, one_thread
@@ -35,6 +36,7 @@ COMMANDS = {
     "train": "spamnb.cli.train:train",
     "score": "spamnb.cli.score:score",
     "explain": "spamnb.cli.score:explain",
+    "filter": "spamnb.cli.filter:filter_",
     "correct": "spamnb.cli.correct:correct",
     "forget": "spamnb.cli.correct:forget",
     "undo": "spamnb.cli.correct:undo",
@@ -115,7 +117,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt as error:
         _ignore_interrupts()
         code = _fail(_INTERRUPTED, error, verbose=_verbose(words), code=INTERRUPTED)
-    strict = "score" in words and "--exit-code" in words[words.index("score") :]
+    name = command_of(words)
+    strict = name == "filter" or (name == "score" and "--exit-code" in words)
     sys.exit(TEMPORARY if strict and not isinstance(code, ExitCode) else int(code))
 
 

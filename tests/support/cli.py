@@ -99,7 +99,8 @@ def program(home, *arguments, **more):
 def forked(home, *arguments, stdin=b"", user=None, cwd=None, **variables):
     """Run a command in a fork of this process: a process with the modules already imported.
 
-    It takes a fourth of the CPU time of `program`. With `user`, it runs as that uid.
+    It takes a fourth of the CPU time of `program`. With `user`, it runs as that uid. Bytes of the
+    output that are no text can be had back with `surrogateescape`.
     """
     here = [] if home is None else ["--home", str(home)]
     argv = ["spamnb", *here, *map(str, arguments)]
@@ -118,7 +119,7 @@ def forked(home, *arguments, stdin=b"", user=None, cwd=None, **variables):
         feeding.join()
         for file in (out, err):
             file.seek(0)
-        return Done(code, out.read().decode(), err.read().decode())
+        return Done(code, out.read().decode(errors="surrogateescape"), err.read().decode())
 
 
 def _feed(pipe, data):

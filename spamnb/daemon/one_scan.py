@@ -1,0 +1,94 @@
+"""Answer the request of one scanner client without a daemon, as a daemon with the settings would.
+
+`answer_one` runs the session of a scanner listener on a connected socket: the client gets the same
+reply, and the history the same entry. Messages are scanned in this process whatever their size, so
+the caller limits its time.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from spamnb.daemon.configure import WorkerShare, plan_of, policy_of, scanner_params_of
+from spamnb.endpoints.net.networks import UNIX
+from spamnb.endpoints.net.scan_actions import CloseConnection, SendBytes, StartScan
+from spamnb.endpoints.scanner.session import ScannerSession
+from spamnb.endpoints.scanner.teaching import PeerIdentity
+from spamnb.service.admin.bypass import bypass_is_on
+from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
+from spamnb.service.scanning.model_session import ModelSession, scan_to_json
+from spamnb.service.scanning.quarantine import Quarantine
+from spamnb.service.scanning.scanner import Scanner, ScannerDeps
+from spamnb.service.scanning.types import Notes
+from spamnb.service.telemetry.log import Log
+from spamnb.service.telemetry.metrics import Meters
+from spamnb.settings import Settings
+from spamnb.settings.schema import ListenerSettings
+
+_RECEIVE_BYTES: Final = 65_536
+_SHARE: Final = WorkerShare(delivery="", workers=1, listeners=1, descriptors=64)
+
+
+def answer_one(peer: socket.socket, settings: Settings, home: Path, log: Log) -> None:
+    """Answer one request for a scan; other requests get no reply."""
+    listener = _listener_of(settings)
+    params = scanner_params_of(settings, listener, _SHARE)
+    identity = PeerIdentity(UNIX, os.geteuid())
+    session = ScannerSession(params, Meters(), identity, time.monotonic())
+    while not session.closed:
+        data = peer.recv(_RECEIVE_BYTES)
+        if data:
+            session.receive(data, time.monotonic())
+        else:
+            session.close(time.monotonic())
+        while session.actions:
+            action = session.actions.popleft()
+            if isinstance(action, SendBytes):
+                peer.sendall(action.data)
+            elif isinstance(action, StartScan):
+                scanner = _scanner(settings, listener, home, log)
+                scanner.advise(action.request, partial(_done, session, action))
+            elif isinstance(action, CloseConnection):
+                return
+
+
+def _done(session: ScannerSession, action: StartScan, result: Any) -> None:
+    session.scan_done(action.request, result, time.monotonic())
+
+
+def _listener_of(settings: Settings) -> ListenerSettings:
+    """The first scanner listener of the settings, else one as shipped."""
+    found = (one for one in settings.listener.values() if one.protocol == "scanner")
+    return next(found, ListenerSettings(protocol="scanner"))
+
+
+class _OwnProcess:
+    """Implements `types.Offload` without another process."""
+
+    def __init__(self, model_session: ModelSession) -> None:
+        self._session = model_session
+
+    def submit(self, raw: bytes, notes: Notes, done: Callable[[dict[str, Any]], None]) -> None:
+        done(scan_to_json(self._session, raw, notes))
+
+
+def _scanner(settings: Settings, listener: ListenerSettings, home: Path, log: Log) -> Scanner:
+    model_session = ModelSession(plan_of(settings, home), log=log)
+    deps = ScannerDeps(
+        rules=AccessLists.load(RuleFiles(settings.rules.allow, settings.rules.block)),
+        quarantine=Quarantine(home / "quarantine", settings.quarantine, upstream="", log=log),
+        offload=_OwnProcess(model_session),
+        traps=None,
+        bypassed=lambda: bypass_is_on(home, before=False),
+        call_soon=lambda work: work(),
+        run_in_thread=lambda work, then: then(work()),
+        meters=Meters(),
+        log=log,
+    )
+    return Scanner(model_session, policy_of(settings, listener), deps)
