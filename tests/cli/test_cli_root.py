@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from support.cli import ONE_HAM, ONE_SPAM, SAMPLE, program
+from support.cli import ONE_HAM, ONE_SPAM, SAMPLE, forked
 
 OWNER = 54_321
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -17,7 +17,7 @@ def trained_once():
     place = Path(tempfile.mkdtemp(prefix="spamnb-root-"))
     place.chmod(0o755)
     mail = shutil.copytree(SAMPLE, place / "mail")
-    assert program(place / "model", "train", mail / "ham", mail / "spam").code == 0
+    assert forked(place / "model", "train", mail / "ham", mail / "spam").code == 0
     yield place / "model"
     shutil.rmtree(place)
 
@@ -54,7 +54,7 @@ def private(site, name, source):
 def test_a_message_that_root_names_is_read_as_root(site, arguments):
     """The owner of the home cannot read it, and need not."""
     message = private(site, "one.eml", ONE_HAM)
-    done = program(site / "home", *arguments, message)
+    done = forked(site / "home", *arguments, message)
     assert done.code == 0, done.err
     assert owners(site) == {OWNER}
 
@@ -63,7 +63,7 @@ def test_training_reads_folders_of_root(site):
     """The readers that it starts read them too, as does the one that makes a new home."""
     for name in ("ham", "spam"):
         shutil.copytree(SAMPLE / name, site / "root" / name)
-    done = program(site / "home", "train", site / "root" / "ham", site / "root" / "spam")
+    done = forked(site / "home", "train", site / "root" / "ham", site / "root" / "spam")
     assert done.code == 0, done.err
     assert " unreadable" not in done.out
     assert owners(site) == {OWNER}
@@ -74,7 +74,7 @@ def test_a_file_that_root_lets_write_is_roots(site, command):
     """It is written where the owner may not write, is private, and belongs to root."""
     target = site / "root" / "copy"
     for _ in range(2):
-        done = program(site / "home", command, target)
+        done = forked(site / "home", command, target)
         assert done.code == 0, done.err
     about = target.stat()
     assert (about.st_uid, about.st_mode & 0o777) == (0, 0o600)
@@ -85,8 +85,8 @@ def test_a_file_that_root_lets_write_is_roots(site, command):
 def test_a_backup_of_root_comes_back_into_the_home(site):
     """The backup is read as root; the model that is made belongs to the owner of the home."""
     copy = site / "root" / "copy"
-    assert program(site / "home", "backup", copy).code == 0
-    done = program(site / "home", "restore", "--force", copy)
+    assert forked(site / "home", "backup", copy).code == 0
+    done = forked(site / "home", "restore", "--force", copy)
     assert done.code == 0, done.err
     assert owners(site) == {OWNER}
 
@@ -94,8 +94,8 @@ def test_a_backup_of_root_comes_back_into_the_home(site):
 def test_an_export_of_root_is_imported(site):
     """The file is read as root."""
     copy = site / "root" / "counts"
-    assert program(site / "home", "export", copy).code == 0
-    done = program(site / "home", "import", copy)
+    assert forked(site / "home", "export", copy).code == 0
+    done = forked(site / "home", "import", copy)
     assert done.code == 0, done.err
     assert owners(site) == {OWNER}
 
@@ -105,9 +105,9 @@ def test_a_maildir_of_root_is_watched(site):
     maildir = site / "root" / "Maildir"
     for part in ("new", "cur", "tmp", ".Junk/new", ".Junk/cur", ".Junk/tmp"):
         (maildir / part).mkdir(parents=True)
-    assert program(site / "home", "watch", "--once", maildir).code == 0
+    assert forked(site / "home", "watch", "--once", maildir).code == 0
     shutil.copy(ONE_HAM, maildir / ".Junk" / "cur" / "1.x:2,S")
-    done = program(site / "home", "watch", "--once", maildir)
+    done = forked(site / "home", "watch", "--once", maildir)
     assert done.code == 0, done.err
     assert "-> spam" in done.out
     assert owners(site) == {OWNER}
@@ -124,7 +124,7 @@ def test_the_owner_cannot_lead_root_to_a_file_of_root(site, arguments):
     for path in (theirs, theirs / "link.eml", theirs / "folder"):
         os.lchown(path, OWNER, OWNER)
     for name in ("link.eml", "folder/secret.eml"):
-        done = program(site / "home", *arguments, theirs / name)
+        done = forked(site / "home", *arguments, theirs / name)
         assert done.code in {2, 3}, done.out
         assert "link" in done.err
 
@@ -138,7 +138,7 @@ def test_the_owner_cannot_have_root_write_through_a_link(site, command):
     (theirs / "out").symlink_to(site / "root" / "precious")
     for path in (theirs, theirs / "out"):
         os.lchown(path, OWNER, OWNER)
-    done = program(site / "home", command, theirs / "out")
+    done = forked(site / "home", command, theirs / "out")
     assert done.code in {2, 3}
     assert "link" in done.err
     assert (site / "root" / "precious").read_text() == "kept"
@@ -148,4 +148,4 @@ def test_a_link_of_root_is_followed(site):
     """As everywhere."""
     message = private(site, "one.eml", ONE_HAM)
     (site / "root" / "link.eml").symlink_to(message)
-    assert program(site / "home", "score", site / "root" / "link.eml").code == 0
+    assert forked(site / "home", "score", site / "root" / "link.eml").code == 0
