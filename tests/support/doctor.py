@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
 import sys
 
 from spamnb.service.engine.filter import Filter
 from support.postfix import PROJECT, Daemon
-from support.waiting import LIMIT_S, until
+from support.waiting import until
 
 SAMPLE = PROJECT / "corpora" / "sample"
 CHECKS = [
@@ -62,11 +61,7 @@ class Site:
         return list(map(str, [sys.executable, "-m", "spamnb", *where, "doctor", "--json", *more]))
 
     def doctor(self, *more):
-        done = subprocess.run(
-            self.command(*more), capture_output=True, text=True, check=False, timeout=LIMIT_S,
-            env=self.daemon.environment,
-        )  # fmt: skip
-        return DoctorResult(done.returncode, done.stdout, done.stderr)
+        return DoctorResult(*self.daemon.command("doctor", "--json", *more))
 
     def learnt(self):
         """All sums of the model, which the doctor must not change."""

@@ -162,10 +162,14 @@ class Daemon:
         self.environment = os.environ | {"SPAMNB_SERVE_USER": user, "PYTHONPATH": str(PROJECT)}
         self.process = None
 
-    def spamnb(self, *arguments):
-        """Run a command on the same home; return its output."""
+    def command(self, *arguments):
+        """Run a command on the same home; return its exit code and output."""
         user = self.environment["SPAMNB_SERVE_USER"]
-        done = forked(self.home, "--config", self.config, *arguments, SPAMNB_SERVE_USER=user)
+        return forked(self.home, "--config", self.config, *arguments, SPAMNB_SERVE_USER=user)
+
+    def spamnb(self, *arguments):
+        """Run a command that succeeds on the same home; return its output."""
+        done = self.command(*arguments)
         assert done.code == 0, done.err
         return done.out
 
