@@ -31,8 +31,8 @@ def check(results):
 
 
 def test_a_short_storm(tmp_path):
-    """Eight seconds of all attacks, then six kills."""
-    check(Storm(tmp_path).run(8, 6))
+    """Four seconds of all attacks, then six kills."""
+    check(Storm(tmp_path).run(4, 6))
 
 
 @pytest.mark.full
