@@ -51,6 +51,7 @@ OTHERS = [
     b"X-Original-To: bob@example.net",
     b"Envelope-To: bob@example.net",
     b"X-Envelope-From: ann@example.org",
+    b"X-Mailbox-Line: From ann@example.org Mon Jan  1 00:00:00 2024",
     b"Authentication-Results: stranger.example; spf=pass",
     b"ARC-Authentication-Results: i=1; stranger.example; spf=pass",
     b"Received-SPF: pass receiver=stranger.example",
@@ -80,10 +81,11 @@ def test_marks_of_others_are_no_part_of_a_message(line: bytes) -> None:
         lambda m: m.replace(b"\n\t", b"\r\n\t"),
         lambda m: m.replace(b"Hello\n\tthere", b"Hello\tthere"),
         lambda m: m.replace(b"\n", b"\r"),
+        lambda m: m.replace(b"Subject:", b"Subject \t:"),
     ],
 )
 def test_transport_changes_nothing(change) -> None:
-    """Line ends, mbox lines, folding and blank lines at the end are no part of a message."""
+    """Line ends, mbox lines, folding, blanks before a colon and at the end are no part of it."""
     source = MESSAGE if change(b"\n") != b"\r" else MESSAGE.replace(b"\n\t", b"\t")
     assert read(change(source)) == read(MESSAGE)
     assert canonical(change(source)) == canonical(MESSAGE)

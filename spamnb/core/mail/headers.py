@@ -47,7 +47,7 @@ MAILBOX_STARTS: Final = (
 )
 DELIVERY_STARTS: Final = (
     *(b"x-envelope-", b"x-original-to", b"x-rcpt-to", b"x-delivered-to", b"x-apparently-to"),
-    b"x-sieve",
+    *(b"x-sieve", b"x-mailbox-line"),
 )
 EXACT: Final = frozenset(
     (
@@ -94,7 +94,7 @@ class Block:
     """A header block without the fields that are not part of the message."""
 
     lines: list[bytes] = field(default_factory=list)
-    """unfolded lines, unchanged"""
+    """unfolded lines, without blanks before the colon, which some MTAs remove"""
     fields: Fields = field(default_factory=list)
     """(lower-case name, value without outer blanks), in order"""
     special: dict[bytes, bytes] = field(default_factory=dict)
@@ -173,7 +173,7 @@ def parse_block(head: bytes, local: LocalHosts, marks: set[str]) -> Block | None
                     special[low] = value.strip()
             elif field_class == DROP or not _is_part(value, field_class, local):
                 continue
-        keep_line(line)
+        keep_line(line if len(low) == len(name) else name.rstrip(b" \t") + b":" + value)
         keep_field((low, value.strip()))
     if rest:
         marks.add("header:many")
