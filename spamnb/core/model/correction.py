@@ -19,8 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from spamnb.core.model.costs import Costs, Decision, Role, thresholds
+from spamnb.core.model.decision import decide
 from spamnb.core.model.events import STEP_ONE, Ids, Recipe, RehearsalUpdate
-from spamnb.core.model.scoring import SHARE, Floats
+from spamnb.core.model.scoring import SHARE, Floats, softmax
 
 EXPECTED: dict[Role, tuple[Decision, ...]] = {
     "ham": ("deliver",),
@@ -41,6 +42,13 @@ def decision_margins(costs: Costs) -> dict[Role, float]:
     junk = [at.log_odds for at in steps if at.decision in EXPECTED["spam"]]
     above = [at.log_odds for at in steps if at.decision not in EXPECTED["ham"]]
     return {"spam": max(min(junk, default=0.0), 0.0), "ham": max(-min(above, default=0.0), 0.0)}
+
+
+def matches_label(z: list[float], label: int, costs: Costs, roles: tuple[Role, ...]) -> bool:
+    """Whether label and decision are what the person that gave this label expects."""
+    if max(z) != z[label]:
+        return False
+    return decide(softmax(z), costs, roles) in EXPECTED[roles[label]]
 
 
 def missing_nats(joint: Sequence[float], label: int, margin: float) -> float:

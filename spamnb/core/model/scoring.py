@@ -193,18 +193,35 @@ def shares(
             _batch(view), records.n, totals, _assumptions(recipe), ClassPair(s, h)
         )
         return entries, float(bias[0])
-    K, slot = len(recipe.labels), np.arange(recipe.groups).repeat(view.sizes)
-    values = _values(recipe, totals, records.n[view.rows].T, records.w[view.rows].T)
-    sizes = view.sizes.tolist()
+    cells = np.concatenate((records.n[view.rows].T, records.w[view.rows].T), dtype=np.float64)
+    entries, bias, _ = cell_shares(recipe, totals, cells, view.sizes.tolist(), for_against)
+    return entries, bias
+
+
+def cell_shares(
+    recipe: Recipe,
+    totals: Totals,
+    cells: Floats,
+    sizes: Sequence[int],
+    for_against: tuple[int, int],
+) -> tuple[Floats, float, Floats]:
+    """The same with the corrected model, from n and w [2K, m] by group.
+
+    In addition, for each entry what one unit of a correction adds.
+    """
+    (s, h), K = for_against, len(recipe.labels)
+    slot = np.arange(recipe.groups).repeat(sizes)
+    values = _values(recipe, totals, cells[:K], cells[K:])
     joint, _, _ = next(_score_messages(recipe, totals, values, sizes))
     share = SHARE * factor(joint, maturity(totals))
     known = np.bincount(slot, values[-1], recipe.groups).tolist()
     span = np.array([*map(_span, sizes, known)])
     tau = np.array(group_temperatures(totals))
     weighed = (tau / span**recipe.kappa)[slot] * (values[s] - values[h])
-    corrected = (values[K + s] - values[K + h]) / np.sqrt(span)[slot] / STEP_ONE
+    unit = share / np.sqrt(span)[slot] / STEP_ONE
     bias = totals.bias[:, s] - totals.bias[:, h]
-    return share * (weighed + corrected), share * float(bias.sum()) / BIAS_ONE
+    corrected = unit * (values[K + s] - values[K + h])
+    return share * weighed + corrected, share * float(bias.sum()) / BIAS_ONE, unit
 
 
 def maturity(totals: Totals) -> float:

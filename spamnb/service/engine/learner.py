@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 
 from spamnb.core.features.extract import Key, Words, digest_id, distinct
 from spamnb.core.model.correction import (
-    EXPECTED,
     FeatureHolders,
     correction_updates,
     decision_margins,
+    matches_label,
     missing_nats,
 )
 from spamnb.core.model.costs import Costs, roles_of
-from spamnb.core.model.decision import decide
 from spamnb.core.model.events import (
     NO_LABEL,
     Event,
@@ -243,9 +242,7 @@ class Learner:
 
     def matches_label(self, z: list[float], label: int) -> bool:
         """Return whether label and decision are what the user that gave this label expects."""
-        if max(z) != z[label]:
-            return False
-        return decide(softmax(z), self.costs, self._roles) in EXPECTED[self._roles[label]]
+        return matches_label(z, label, self.costs, self._roles)
 
     def _rehearse(self, plan: PlannedEvent, training_rows: TrainingRows, update: Update) -> Update:
         for label, ids in plan.rehearsed:

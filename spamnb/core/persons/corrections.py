@@ -1,0 +1,74 @@
+"""One person's corrections, added to those of the shared model.
+
+A person's correction of feature f is v[s(p, f)], at one of 16,384 places:
+    s(p, f) = ((f xor p) * FACTOR mod 2^64) >> 50,   p: the person's 64-bit id
+The places of two persons are unrelated. Features that meet in one place share its value, and a
+change is added once for each of them. Values are integers, so subtracting the same changes restores
+every value, whatever was added in between.
+
+A correction is 0 in sum over the labels, so the value of the first label is not stored: it is the
+negative sum of the others. For ham and spam, one number remains.
+
+Pure; must not know models. Units: 2^-20 nats. Fails with RefusedError for values out of range.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamnb.core.model.events import Ids, Ints
+from spamnb.errors import RefusedError
+
+PLACE_BITS = 14
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(64 - PLACE_BITS)
+_MOST = (1 << 31) - 1
+
+Places = NDArray[np.uint16]
+
+
+def person_id(name: str, key: bytes) -> np.uint64:
+    """The id of a person in the model with this key."""
+    return np.uint64(int.from_bytes(blake2b(name.encode(), key=key, digest_size=8).digest()))
+
+
+def places_of(person: np.uint64, ids: Ids) -> Places:
+    """The place of each feature in the person's corrections."""
+    return (((ids ^ person) * _FACTOR) >> _SHIFT).astype(np.uint16)
+
+
+class PersonalCorrections(NamedTuple):
+    """The corrections of one person; those of other places are 0."""
+
+    places: Places
+    """rising"""
+    values: NDArray[np.int32]
+    """[n, K - 1] of every label but the first; no row is all zeros"""
+
+    def at(self, places: Places) -> Ints:
+        """[K, m] the correction of each label at these places."""
+        others = np.zeros((self.values.shape[1], len(places)), np.int64)
+        if len(self.places):
+            found = self.places.searchsorted(places)
+            known = self.places.take(found, mode="clip") == places
+            others[:, known] = self.values[found[known]].T
+        return np.concatenate((-others.sum(axis=0, keepdims=True), others))
+
+    def plus(self, places: Places, changes: Ints) -> PersonalCorrections:
+        """The corrections after changes [m, K - 1] at these places, which may repeat."""
+        every, at = np.unique(np.concatenate((self.places, places)), return_inverse=True)
+        sums = np.zeros((len(every), self.values.shape[1]), np.int64)
+        np.add.at(sums, at, np.concatenate((self.values, changes)))
+        if np.abs(sums).max(initial=0) > _MOST:
+            raise RefusedError("a person's correction would leave 2048 nats")
+        kept = sums.any(axis=1)
+        return PersonalCorrections(every[kept], sums[kept].astype(np.int32))
+
+
+def no_corrections(labels: int) -> PersonalCorrections:
+    """The corrections of a person who has taught nothing."""
+    return PersonalCorrections(np.zeros(0, np.uint16), np.zeros((0, labels - 1), np.int32))

@@ -1,0 +1,159 @@
+"""Personal corrections are exact, hold for their person, and leave the shared model alone."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spamnb.core.model.correction import matches_label
+from spamnb.core.model.costs import Costs, roles_of
+from spamnb.core.model.events import BIAS_ONE, STEP_ONE, Totals
+from spamnb.core.model.scoring import predict
+from spamnb.core.persons.corrections import (
+    PLACE_BITS,
+    PersonalCorrections,
+    no_corrections,
+    person_id,
+    places_of,
+)
+from spamnb.core.persons.learning import (
+    personal_message,
+    personal_shares,
+    personal_step,
+    predict_for,
+)
+from spamnb.errors import RefusedError
+from spamnb.service.engine.filter import new_recipe
+from spamnb.store.apply_events import first_totals
+
+ALICE, BOB = (person_id(name, b"key") for name in ("alice", "bob"))
+LABELS = (("ham", "spam"), ("ham", "spam", "list"))
+
+
+def recipe_of(labels):
+    return new_recipe("corrected", labels)
+
+
+def drawn_ids(dice, count):
+    return np.unique(np.array([dice.getrandbits(64) for _ in range(count)], np.uint64))
+
+
+def drawn_model(dice, labels):
+    """Totals of a model of any age."""
+    recipe = recipe_of(labels)
+    totals: Totals = first_totals(recipe)
+    totals.messages[:] = [dice.choice((1, 30, 500)) for _ in labels]
+    totals.bias[:] = [[dice.randrange(-BIAS_ONE, BIAS_ONE) for _ in labels] for _ in range(2)]
+    return recipe, totals
+
+
+def drawn_message(dice, labels, person, personal):
+    """Return a message of two groups: features that are unknown, rare, and of either label."""
+    ids = tuple(drawn_ids(dice, dice.choice((1, 3, 40, 300))) for _ in range(2))
+    m, K = sum(map(len, ids)), len(labels)
+    n = np.array([[dice.choice((0, 0, 1, 20)) for _ in range(m)] for _ in range(K)], float)
+    w = np.array([[dice.randrange(-STEP_ONE, STEP_ONE) for _ in range(m)] for _ in range(K)], float)
+    return personal_message(person, ids, np.concatenate((n, w)), personal)
+
+
+def drawn_personal(dice, labels, person):
+    """Return the corrections of a person with some labels."""
+    personal = no_corrections(len(labels))
+    for _ in range(dice.choice((1, 5))):
+        places = places_of(person, drawn_ids(dice, 2000))
+        changes = [[dice.randrange(-STEP_ONE, STEP_ONE)] * (len(labels) - 1)] * len(places)
+        personal = personal.plus(places, np.array(changes, np.int64))
+    return personal
+
+
+def test_places_do_not_change():
+    """A feature's place is stored: the same person and id have it in every version."""
+    ids = np.array([0, 1, 2**63, 2**64 - 1], np.uint64)
+    assert places_of(np.uint64(0), ids).tolist() == [0, 0x9E3779B97F4A7C15 >> 50, 8192, 6258]
+    assert places_of(ALICE, ids).max() < 1 << PLACE_BITS
+    assert person_id("alice", b"key") != person_id("alice", b"other")
+
+
+steps = st.lists(
+    st.tuples(st.lists(st.integers(0, 50), min_size=1, max_size=20), st.integers(-5000, 5000)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(steps, st.randoms(use_true_random=False))
+def test_changes_taken_back_in_any_order_leave_no_trace(changes, dice):
+    """After every change was taken back, a person's corrections are empty."""
+    personal = no_corrections(3)
+    made = [
+        (np.array(places, np.uint16), np.array([[step, 7]] * len(places), np.int64))
+        for places, step in changes
+    ]
+    for places, values in made:
+        personal = personal.plus(places, values)
+    dice.shuffle(made)
+    for places, values in made:
+        personal = personal.plus(places, -values)
+    assert len(personal.places) == len(personal.values) == 0
+
+
+def test_features_of_one_place_share_its_value():
+    """A change at a place that repeats is added once for each feature, and read by each."""
+    places = np.array([7, 7, 3], np.uint16)
+    personal = no_corrections(2).plus(places, np.array([[5], [5], [1]], np.int64))
+    assert personal.places.tolist() == [3, 7]
+    assert personal.at(places).tolist() == [[-10, -10, -1], [10, 10, 1]]
+    assert personal.at(np.array([4], np.uint16)).tolist() == [[0], [0]]
+
+
+def test_a_correction_out_of_range_is_refused():
+    """A sum beyond 32 bits changes nothing."""
+    most = PersonalCorrections(np.array([1], np.uint16), np.array([[2**31 - 1]], np.int32))
+    with pytest.raises(RefusedError):
+        most.plus(np.array([1], np.uint16), np.array([[1]], np.int64))
+
+
+@pytest.mark.parametrize("labels", LABELS, ids=len)
+def test_a_person_without_corrections_has_the_shared_scores(labels):
+    """Without corrections, scores are those of the shared model, bit for bit."""
+    dice = Random(1)
+    for _ in range(10):
+        recipe, totals = drawn_model(dice, labels)
+        message = drawn_message(dice, labels, ALICE, no_corrections(len(labels)))
+        shared = predict(recipe, totals, message.cells, message.sizes)
+        assert predict_for(recipe, totals, message) == shared
+
+
+@pytest.mark.parametrize("labels", LABELS, ids=len)
+def test_a_label_holds_for_the_person_that_gave_it(labels):
+    """After the personal step, verdict and decision fit the label, whatever the model says."""
+    dice, costs, roles = Random(2), Costs(), roles_of(labels)
+    for _ in range(60):
+        recipe, totals = drawn_model(dice, labels)
+        personal = drawn_personal(dice, labels, ALICE)
+        message = drawn_message(dice, labels, ALICE, personal)
+        label = dice.randrange(len(labels))
+        step = personal_step(recipe, totals, costs, message, label)
+        z = predict_for(recipe, totals, message.with_step(step)).z
+        assert matches_label(z, label, costs, roles)
+        back = message.with_step(step).with_step(step, -1).personal
+        assert np.array_equal(back.places, personal.places)
+        assert np.array_equal(back.values, personal.values)
+
+
+@pytest.mark.parametrize("labels", LABELS, ids=len)
+def test_clues_make_the_log_odds_of_the_person(labels):
+    """Shared and personal shares and the bias are the person's log-odds, to twelve digits."""
+    dice = Random(3)
+    for _ in range(20):
+        recipe, totals = drawn_model(dice, labels)
+        message = drawn_message(dice, labels, BOB, drawn_personal(dice, labels, BOB))
+        z = predict_for(recipe, totals, message).z
+        for s, h in ((1, 0), (0, len(labels) - 1)):
+            shares = personal_shares(recipe, totals, message, (s, h))
+            added = shares.shared.sum() + shares.personal.sum() + shares.bias
+            assert added == pytest.approx(z[s] - z[h], rel=1e-12, abs=1e-12)
+            assert shares.personal.any() == message.personal.at(message.places).any()
