@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from spamnb.cli.evaluate_labels import evaluate_by_label
+from spamnb.cli.evaluate_persons import PEOPLE, evaluate_persons
 from spamnb.cli.help import command
 from spamnb.cli.loss_bound import store_loss_bound
 from spamnb.cli.options import Number, spelt
@@ -35,6 +36,7 @@ spamnb evaluate --json a.json --scores ham/ spam/  write the verdicts ...
 spamnb evaluate --compare a.json b.json            ... and compare two runs
 spamnb evaluate --apply ham/ spam/                 store costs that meet `ham_loss.one_in`
 spamnb evaluate --plain collection/                plain text documents with other labels
+spamnb evaluate --world conflict ham/ spam/        persons who want different mail
 """
 
 
@@ -82,6 +84,15 @@ spamnb evaluate --plain collection/                plain text documents with oth
               "--label, or as one collection (a folder per label, cats.txt, *.sgm).")  # fmt: skip
 @click.option("--against-rest", is_flag=True, help="Each label against all other labels: "
               "for documents with several labels. `train` makes no such model.")  # fmt: skip
+@click.option("--world", type=click.Choice(["conflict", "peace", "newsletters", "attack"]),
+              help="Deliver the mail to invented persons, and compare how models serve them. "
+              "conflict: readers of a sender want its mail or not. peace: all want it. "
+              "newsletters: one wants a sender's mail, another one does not. attack: false "
+              "labels.")  # fmt: skip
+@click.option("--people", type=click.IntRange(1), default=PEOPLE, show_default=True, metavar="N",
+              help="Number of persons of --world.")  # fmt: skip
+@click.option("--persons", metavar="FILE", help="The same with the persons of FILE, one delivery a "
+              "line: PATH PERSON LABEL.")  # fmt: skip
 @pass_session
 @click.pass_context
 def evaluate(ctx: click.Context, session: CliSession, /, **given: Any) -> None:
@@ -95,6 +106,9 @@ def evaluate(ctx: click.Context, session: CliSession, /, **given: Any) -> None:
     _refuse_idle(ctx, given)
     if given["compare"]:
         _compare(*given["compare"], json_file=given["json_file"])
+        return
+    if given["world"] or given["persons"]:
+        evaluate_persons(_options(session, given | {"protocol": "online"}), given)
         return
     if given["tested"]:
         given["protocol"] = given["protocol"] or "cross"
@@ -123,6 +137,7 @@ _ADD: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "delay": ("--feedback delayed", lambda given: given["feedback"] == "delayed"),
     "share": ("--feedback partial", lambda given: given["feedback"] == "partial"),
     "scores": ("--json FILE", lambda given: given["json_file"]),
+    "people": ("--world", lambda given: given["world"]),
     "against_rest": ("--label or --plain", lambda given: given["labelled"] or given["plain"]),
 }
 """options that depend on another one: its name, and whether it is given"""

@@ -211,3 +211,32 @@ def test_tune_applies_what_is_confirmed(home, few):
     assert "400 messages relearnt" in done.err
     assert run("stats", "--json", home=home).json[0]["constants"] != before
     assert run("check", home=home).code == 0
+
+
+def test_models_for_persons_are_compared(few):
+    """A world is made of sorted mail; each model has figures for the persons of the world."""
+    words = ["evaluate", "--people", 4, "--world"]
+    found = json.loads(run(*words, "conflict", *few, "--json", "-").out)
+    models = [result["model"] for result in found["results"]]
+    assert models == ["one model", "one model, steps", "a model each", "personal corrections"]
+    assert found["results"][0]["figures"]["all"]["deliveries"] > 120
+    assert "24 messages of ham" in run(*words, "newsletters", *few, code=2).err
+    assert "--people needs --world" in run("evaluate", "--people", 4, *few, code=2).err
+    done = run(*words, "peace", *few, "--json", "-", "--scores", code=2)
+    assert "--scores does not work" in done.err
+
+
+def test_deliveries_to_persons_are_read_from_a_file(tmp_path, few):
+    """Each line of the file is a delivery: what one person gets, and wants it to be."""
+    lines = [
+        f"{folder}/{number:04}.eml {person} {label}\n"
+        for number in range(10)
+        for label, folder in zip(("ham", "spam"), few, strict=True)
+        for person in ("ann", "bob")
+    ]
+    file = tmp_path / "deliveries"
+    file.write_text("".join(lines))
+    assert "personal corrections" in run("evaluate", "--persons", file).out
+    file.write_text("one.eml ann maybe\n")
+    assert "line 1" in run("evaluate", "--persons", file, code=2).err
+    assert "names all mail" in run("evaluate", "--persons", file, *few, code=2).err
