@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spamnb.core.model.correction import matches_label
 from spamnb.core.model.costs import Costs, roles_of
 from spamnb.core.model.events import BIAS_ONE, STEP_ONE, Totals
-from spamnb.core.model.scoring import predict
+from spamnb.core.model.scoring import maturity, predict
 from spamnb.core.persons.corrections import (
     PLACE_BITS,
     PersonalCorrections,
@@ -22,7 +22,6 @@ from spamnb.core.persons.learning import (
     personal_message,
     personal_shares,
     personal_step,
-    predict_for,
 )
 from spamnb.errors import RefusedError
 from spamnb.service.engine.filter import new_recipe
@@ -49,13 +48,16 @@ def drawn_model(dice, labels):
     return recipe, totals
 
 
-def drawn_message(dice, labels, person, personal):
-    """Return a message of two groups: features that are unknown, rare, and of either label."""
+def drawn_message(dice, model, person, personal):
+    """Return a message of features that are unknown, rare, and of any label, and its rows."""
+    recipe, totals = model
     ids = tuple(drawn_ids(dice, dice.choice((1, 3, 40, 300))) for _ in range(2))
-    m, K = sum(map(len, ids)), len(labels)
+    m, K = sum(map(len, ids)), len(recipe.labels)
     n = np.array([[dice.choice((0, 0, 1, 20)) for _ in range(m)] for _ in range(K)], float)
     w = np.array([[dice.randrange(-STEP_ONE, STEP_ONE) for _ in range(m)] for _ in range(K)], float)
-    return personal_message(person, ids, np.concatenate((n, w)), personal)
+    cells = np.concatenate((n, w))
+    shared = predict(recipe, totals, cells, tuple(map(len, ids)))
+    return personal_message(person, ids, (shared, maturity(totals)), personal), cells
 
 
 def drawn_personal(dice, labels, person):
@@ -63,8 +65,8 @@ def drawn_personal(dice, labels, person):
     personal = no_corrections(len(labels))
     for _ in range(dice.choice((1, 5))):
         places = places_of(person, drawn_ids(dice, 2000))
-        changes = [[dice.randrange(-STEP_ONE, STEP_ONE)] * (len(labels) - 1)] * len(places)
-        personal = personal.plus(places, np.array(changes, np.int64))
+        step = [dice.randrange(-STEP_ONE, STEP_ONE) for _ in labels[1:]]
+        personal = personal.plus(places, np.array([step] * len(places), np.int64).T)
     return personal
 
 
@@ -89,7 +91,7 @@ def test_changes_taken_back_in_any_order_leave_no_trace(changes, dice):
     """After every change was taken back, a person's corrections are empty."""
     personal = no_corrections(3)
     made = [
-        (np.array(places, np.uint16), np.array([[step, 7]] * len(places), np.int64))
+        (np.array(places, np.uint16), np.array([[step] * len(places), [7] * len(places)], np.int64))
         for places, step in changes
     ]
     for places, values in made:
@@ -97,21 +99,20 @@ def test_changes_taken_back_in_any_order_leave_no_trace(changes, dice):
     dice.shuffle(made)
     for places, values in made:
         personal = personal.plus(places, -values)
-    assert len(personal.places) == len(personal.values) == 0
+    assert not personal.values.any()
 
 
 def test_features_of_one_place_share_its_value():
     """A change at a place that repeats is added once for each feature, and read by each."""
     places = np.array([7, 7, 3], np.uint16)
-    personal = no_corrections(2).plus(places, np.array([[5], [5], [1]], np.int64))
-    assert personal.places.tolist() == [3, 7]
+    personal = no_corrections(2).plus(places, np.array([[5, 5, 1]], np.int64))
     assert personal.at(places).tolist() == [[-10, -10, -1], [10, 10, 1]]
     assert personal.at(np.array([4], np.uint16)).tolist() == [[0], [0]]
 
 
 def test_a_correction_out_of_range_is_refused():
     """A sum beyond 32 bits changes nothing."""
-    most = PersonalCorrections(np.array([1], np.uint16), np.array([[2**31 - 1]], np.int32))
+    most = PersonalCorrections(np.full((1, 1 << PLACE_BITS), 2**31 - 1, np.int32))
     with pytest.raises(RefusedError):
         most.plus(np.array([1], np.uint16), np.array([[1]], np.int64))
 
@@ -121,10 +122,9 @@ def test_a_person_without_corrections_has_the_shared_scores(labels):
     """Without corrections, scores are those of the shared model, bit for bit."""
     dice = Random(1)
     for _ in range(10):
-        recipe, totals = drawn_model(dice, labels)
-        message = drawn_message(dice, labels, ALICE, no_corrections(len(labels)))
-        shared = predict(recipe, totals, message.cells, message.sizes)
-        assert predict_for(recipe, totals, message) == shared
+        model = drawn_model(dice, labels)
+        message, _ = drawn_message(dice, model, ALICE, no_corrections(len(labels)))
+        assert message.predict() == message.shared
 
 
 @pytest.mark.parametrize("labels", LABELS, ids=len)
@@ -132,16 +132,14 @@ def test_a_label_holds_for_the_person_that_gave_it(labels):
     """After the personal step, verdict and decision fit the label, whatever the model says."""
     dice, costs, roles = Random(2), Costs(), roles_of(labels)
     for _ in range(60):
-        recipe, totals = drawn_model(dice, labels)
+        model = drawn_model(dice, labels)
         personal = drawn_personal(dice, labels, ALICE)
-        message = drawn_message(dice, labels, ALICE, personal)
+        message, _ = drawn_message(dice, model, ALICE, personal)
         label = dice.randrange(len(labels))
-        step = personal_step(recipe, totals, costs, message, label)
-        z = predict_for(recipe, totals, message.with_step(step)).z
-        assert matches_label(z, label, costs, roles)
-        back = message.with_step(step).with_step(step, -1).personal
-        assert np.array_equal(back.places, personal.places)
-        assert np.array_equal(back.values, personal.values)
+        step = personal_step(model[0], costs, message, label)
+        taught = message.with_step(step)
+        assert matches_label(taught.predict().z, label, costs, roles)
+        assert np.array_equal(taught.with_step(step, -1).personal.values, personal.values)
 
 
 @pytest.mark.parametrize("labels", LABELS, ids=len)
@@ -149,11 +147,11 @@ def test_clues_make_the_log_odds_of_the_person(labels):
     """Shared and personal shares and the bias are the person's log-odds, to twelve digits."""
     dice = Random(3)
     for _ in range(20):
-        recipe, totals = drawn_model(dice, labels)
-        message = drawn_message(dice, labels, BOB, drawn_personal(dice, labels, BOB))
-        z = predict_for(recipe, totals, message).z
+        model = drawn_model(dice, labels)
+        message, cells = drawn_message(dice, model, BOB, drawn_personal(dice, labels, BOB))
+        z = message.predict().z
         for s, h in ((1, 0), (0, len(labels) - 1)):
-            shares = personal_shares(recipe, totals, message, (s, h))
+            shares = personal_shares(*model, cells, message, (s, h))
             added = shares.shared.sum() + shares.personal.sum() + shares.bias
             assert added == pytest.approx(z[s] - z[h], rel=1e-12, abs=1e-12)
             assert shares.personal.any() == message.personal.at(message.places).any()

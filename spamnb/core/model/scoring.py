@@ -133,7 +133,7 @@ def scores(recipe: Recipe, totals: Totals, records: Records, view: RowView) -> F
     sizes = view.sizes.tolist()
     mature = maturity(totals)
     every = _score_messages(recipe, totals, values, sizes)
-    return np.array([calibrated(joint, mature) for joint, _, _ in every])
+    return np.array([calibrated(joint, mature) for joint, _, _, _ in every])
 
 
 def _values(
@@ -157,8 +157,8 @@ def _span(size: int, known: float) -> float:
 
 def _score_messages(
     recipe: Recipe, totals: Totals, values: Floats, sizes: Sequence[int]
-) -> Iterator[tuple[list[float], list[list[float]], list[list[float]]]]:
-    """For each message j [K], z [G][K] of its experts and E [G][K], from `_values` [2K + 1, m].
+) -> Iterator[tuple[list[float], list[list[float]], list[list[float]], list[float]]]:
+    """For each message j [K], z [G][K] of its experts, E [G][K] and s [G], from `_values`.
 
     Plain numbers: for two labels and two groups they take half the time of arrays, and among 64
     messages 2 us more for each.
@@ -168,15 +168,16 @@ def _score_messages(
     every = itertools.cycle(zip(group_temperatures(totals), biases, strict=True))
     lines = zip(sizes, every, _by_group(values, sizes), strict=False)
     for _ in range(len(sizes) // groups):
-        experts, E = [], []
+        experts, E, spans = [], [], []
         for size, (tau, bias), sums in itertools.islice(lines, groups):
             span = _span(size, sums[-1])
+            spans.append(span)
             scale, root = span**recipe.kappa, span**0.5 * STEP_ONE
             E.append([total / scale for total in sums[:K]])
             experts.append([
                 b + tau * e + w / root for b, e, w in zip(bias, E[-1], sums[K:], strict=False)
             ])  # fmt: skip
-        yield [SHARE * sum(line) for line in zip(*experts, strict=True)], experts, E
+        yield [SHARE * sum(line) for line in zip(*experts, strict=True)], experts, E, spans
 
 
 def shares(
@@ -212,10 +213,9 @@ def cell_shares(
     (s, h), K = for_against, len(recipe.labels)
     slot = np.arange(recipe.groups).repeat(sizes)
     values = _values(recipe, totals, cells[:K], cells[K:])
-    joint, _, _ = next(_score_messages(recipe, totals, values, sizes))
+    joint, _, _, spans = next(_score_messages(recipe, totals, values, sizes))
     share = SHARE * factor(joint, maturity(totals))
-    known = np.bincount(slot, values[-1], recipe.groups).tolist()
-    span = np.array([*map(_span, sizes, known)])
+    span = np.array(spans)
     tau = np.array(group_temperatures(totals))
     weighed = (tau / span**recipe.kappa)[slot] * (values[s] - values[h])
     unit = share / np.sqrt(span)[slot] / STEP_ONE
@@ -278,14 +278,16 @@ class Prediction(NamedTuple):
     """[G][K] z of each group"""
     E: list[list[float]]
     """[G][K]"""
+    spans: list[float]
+    """[G] over how many features each group is averaged"""
 
 
 def predict(recipe: Recipe, totals: Totals, cells: Floats, sizes: tuple[int, ...]) -> Prediction:
     """Score one message with the corrected model, from its rows by group: n and w, [2K, m]."""
     K = len(recipe.labels)
     values = _values(recipe, totals, cells[:K], cells[K:])
-    joint, experts, E = next(_score_messages(recipe, totals, values, sizes))
-    return Prediction(calibrated(joint, maturity(totals)), joint, experts, E)
+    joint, experts, E, spans = next(_score_messages(recipe, totals, values, sizes))
+    return Prediction(calibrated(joint, maturity(totals)), joint, experts, E, spans)
 
 
 def softmax(z: list[float]) -> list[float]:

@@ -42,33 +42,26 @@ def places_of(person: np.uint64, ids: Ids) -> Places:
 
 
 class PersonalCorrections(NamedTuple):
-    """The corrections of one person; those of other places are 0."""
+    """The corrections of one person."""
 
-    places: Places
-    """rising"""
     values: NDArray[np.int32]
-    """[n, K - 1] of every label but the first; no row is all zeros"""
+    """[K - 1, places] of every label but the first"""
 
     def at(self, places: Places) -> Ints:
         """[K, m] the correction of each label at these places."""
-        others = np.zeros((self.values.shape[1], len(places)), np.int64)
-        if len(self.places):
-            found = self.places.searchsorted(places)
-            known = self.places.take(found, mode="clip") == places
-            others[:, known] = self.values[found[known]].T
+        others = self.values.take(places, axis=1).astype(np.int64)
         return np.concatenate((-others.sum(axis=0, keepdims=True), others))
 
     def plus(self, places: Places, changes: Ints) -> PersonalCorrections:
-        """The corrections after changes [m, K - 1] at these places, which may repeat."""
-        every, at = np.unique(np.concatenate((self.places, places)), return_inverse=True)
-        sums = np.zeros((len(every), self.values.shape[1]), np.int64)
-        np.add.at(sums, at, np.concatenate((self.values, changes)))
-        if np.abs(sums).max(initial=0) > _MOST:
+        """The corrections after changes [K - 1, m] at these places, which may repeat."""
+        sums = self.values.astype(np.int64)
+        for line, change in zip(sums, changes, strict=True):
+            np.add.at(line, places, change)
+        if np.abs(sums).max() > _MOST:
             raise RefusedError("a person's correction would leave 2048 nats")
-        kept = sums.any(axis=1)
-        return PersonalCorrections(every[kept], sums[kept].astype(np.int32))
+        return PersonalCorrections(sums.astype(np.int32))
 
 
 def no_corrections(labels: int) -> PersonalCorrections:
     """The corrections of a person who has taught nothing."""
-    return PersonalCorrections(np.zeros(0, np.uint16), np.zeros((0, labels - 1), np.int32))
+    return PersonalCorrections(np.zeros((labels - 1, 1 << PLACE_BITS), np.int32))

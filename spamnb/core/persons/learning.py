@@ -1,8 +1,9 @@
 """Score a message for one person, and split that person's label into a shared and a personal step.
 
-A person's model is the shared model with other corrections: w[f] + v[s(p, f)] instead of w[f].
-Everything else is shared: evidence, biases, temperatures, calibration. So a person without
-corrections gets the scores of the shared model, bit for bit.
+A person's model is the shared model with other corrections: w[f] + v[s(p, f)] instead of w[f], so
+    z_gk(p) = z_gk + sum_{f in g} v[s(p, f), k] / sqrt(s_g),   j_k(p) = SHARE sum_g z_gk(p)
+Everything else is shared: evidence, biases, temperatures, and the calibration of j(p). So a person
+without corrections gets the scores of the shared model, bit for bit.
 
 The shared step does not depend on the person: it is the doubted step of `core.model.scoring`. The
 personal step follows it, and is the same step from the errors that are left for this person,
@@ -26,50 +27,58 @@ from spamnb.core.model.scoring import (
     SHARE,
     Floats,
     Prediction,
+    calibrated,
     cell_shares,
     joint_lead,
-    maturity,
-    predict,
     step,
 )
 from spamnb.core.persons.corrections import PersonalCorrections, Places, places_of
 
 
 class PersonalMessage(NamedTuple):
-    """A message's rows in the shared model, and the corrections of one person."""
+    """A message's result in the shared model, and the corrections of one person."""
 
-    cells: Floats
-    """[2K, m] n and w by group"""
+    shared: Prediction
+    mature: float
+    """`maturity` of the shared model"""
     sizes: tuple[int, ...]
     """how many features each group has"""
     places: Places
     personal: PersonalCorrections
 
-    @property
-    def corrected(self) -> Floats:
-        """[2K, m] n, and w with the person's corrections added."""
-        if not len(self.personal.places):
-            return self.cells
-        n, w = np.split(self.cells, 2)
-        return np.concatenate((n, w + self.personal.at(self.places)))
-
     def with_step(self, steps: Ints, sign: int = 1) -> PersonalMessage:
         """The message after a step [G, K - 1] on the person's corrections of its features."""
-        changes = sign * steps.repeat(self.sizes, axis=0)
+        changes = sign * steps.T.repeat(self.sizes, axis=1)
         return self._replace(personal=self.personal.plus(self.places, changes))
+
+    @property
+    def _sums(self) -> list[list[int]]:
+        """[G][K] the person's corrections of each group's features."""
+        ends = np.cumsum(self.sizes)[:-1]
+        parts = np.split(self.personal.at(self.places), ends, axis=1)
+        return [part.sum(axis=1).tolist() for part in parts]
+
+    def predict(self) -> Prediction:
+        """The model's result for the person."""
+        shared, roots = self.shared, [span**0.5 * STEP_ONE for span in self.shared.spans]
+        experts = [
+            [z + moved / root for z, moved in zip(expert, sums, strict=True)]
+            for expert, sums, root in zip(shared.experts, self._sums, roots, strict=True)
+        ]
+        joint = [SHARE * sum(line) for line in zip(*experts, strict=True)]
+        z = calibrated(joint, self.mature)
+        return Prediction(z, joint, experts, shared.E, shared.spans)
 
 
 def personal_message(
-    person: np.uint64, ids: tuple[Ids, ...], cells: Floats, personal: PersonalCorrections
+    person: np.uint64,
+    ids: tuple[Ids, ...],
+    shared: tuple[Prediction, float],
+    personal: PersonalCorrections,
 ) -> PersonalMessage:
-    """A message of the shared model as it is for this person."""
+    """A message as it is for this person, from its shared result and the shared maturity."""
     sizes = tuple(len(part) for part in ids)
-    return PersonalMessage(cells, sizes, places_of(person, np.concatenate(ids)), personal)
-
-
-def predict_for(recipe: Recipe, totals: Totals, message: PersonalMessage) -> Prediction:
-    """The model's result for one message and one person."""
-    return predict(recipe, totals, message.corrected, message.sizes)
+    return PersonalMessage(*shared, sizes, places_of(person, np.concatenate(ids)), personal)
 
 
 class PersonalShares(NamedTuple):
@@ -83,29 +92,35 @@ class PersonalShares(NamedTuple):
 
 
 def personal_shares(
-    recipe: Recipe, totals: Totals, message: PersonalMessage, for_against: tuple[int, int]
+    recipe: Recipe,
+    totals: Totals,
+    cells: Floats,
+    message: PersonalMessage,
+    for_against: tuple[int, int],
 ) -> PersonalShares:
-    """Split z[s] - z[h] for one person; the calibration of this score multiplies all shares."""
-    entries, bias, unit = cell_shares(recipe, totals, message.corrected, message.sizes, for_against)
-    corrections = message.personal.at(message.places)
+    """Split z[s] - z[h] for one person, from the shared n and w [2K, m] of the message.
+
+    The calibration of the person's score multiplies all shares.
+    """
     s, h = for_against
+    corrections = message.personal.at(message.places)
+    n, w = np.split(cells, 2)
+    mine = np.concatenate((n, w + corrections))
+    entries, bias, unit = cell_shares(recipe, totals, mine, message.sizes, for_against)
     personal = unit * (corrections[s] - corrections[h])
     return PersonalShares(entries - personal, personal, bias)
 
 
-def personal_step(
-    recipe: Recipe, totals: Totals, costs: Costs, message: PersonalMessage, label: int
-) -> Ints:
+def personal_step(recipe: Recipe, costs: Costs, message: PersonalMessage, label: int) -> Ints:
     """[G, K - 1] what a label adds to the person's corrections of each group's features.
 
     After it, the message has the label for this person, and the decision that fits it.
     """
-    seen = predict_for(recipe, totals, message)
-    steps = step(recipe, seen, message.sizes, label, 1.0).steps[:, 1:]
-    seen, roles = predict_for(recipe, totals, message.with_step(steps)), roles_of(recipe.labels)
+    steps = step(recipe, message.predict(), message.sizes, label, 1.0).steps[:, 1:]
+    seen, roles = message.with_step(steps).predict(), roles_of(recipe.labels)
     if matches_label(seen.z, label, costs, roles):
         return steps
-    margin = joint_lead(decision_margins(costs)[roles[label]], maturity(totals))
+    margin = joint_lead(decision_margins(costs)[roles[label]], message.mature)
     nats = missing_nats(seen.joint, label, margin)
     return steps + _towards(label, len(roles), message.sizes, nats)
 

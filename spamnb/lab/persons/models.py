@@ -19,8 +19,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from spamnb.core.model.costs import Costs
-from spamnb.core.model.events import Ints, Totals
-from spamnb.core.model.scoring import Floats, predict
+from spamnb.core.model.events import Ints
+from spamnb.core.model.scoring import Prediction, maturity, predict
 from spamnb.core.model.training_rows import TrainingRows, day_of
 from spamnb.core.persons.account import (
     Account,
@@ -35,7 +35,6 @@ from spamnb.core.persons.learning import (
     PersonalMessage,
     personal_message,
     personal_step,
-    predict_for,
 )
 from spamnb.lab.trial import Options, Sample, recipe_of
 from spamnb.service.engine.learner import Learner
@@ -93,12 +92,14 @@ class TaughtModel:
         with self._store.write() as view:
             self._learner.run(view, requests, scored=False)
 
-    def read(self, sample: Sample) -> tuple[Totals, Floats]:
-        """Return the totals, and the rows of a message: n and w [2K, m] by group."""
+    def predict(self, sample: Sample) -> tuple[Prediction, float]:
+        """Return the result for a message, and the maturity of the model."""
         with self._store.read() as view:
             records, totals = view.gather(sample.ids), view.totals()
         cells = np.concatenate((records.n.T, records.w.T), dtype=np.float64)
-        return totals, cells.take(sample.view.rows, axis=1)
+        sizes = tuple(len(part) for part in sample.example.ids)
+        prediction = predict(self.recipe, totals, cells.take(sample.view.rows, axis=1), sizes)
+        return prediction, maturity(totals)
 
     def rows(self, guards: GuardRows, sample: Sample) -> TrainingRows:
         """Return copies of the rows of guard messages and of one message."""
@@ -120,8 +121,8 @@ class OneModel:
 
     def score(self, person: int, sample: Sample) -> list[float]:  # noqa: ARG002 - protocol
         """Return the scores, which are those of all persons."""
-        totals, cells = self._model.read(sample)
-        return predict(self._model.recipe, totals, cells, _sizes(sample)).z
+        prediction, _ = self._model.predict(sample)
+        return prediction.z
 
     def teach(self, given: Given) -> bool:
         """Learn a label."""
@@ -188,8 +189,7 @@ class SharedAndPersonal:
 
     def score(self, person: int, sample: Sample) -> list[float]:
         """Return the scores for the person."""
-        totals, message = self._message(person, sample)
-        return predict_for(self._model.recipe, totals, message).z
+        return self._message(person, sample).predict().z
 
     def teach(self, given: Given) -> bool:
         """Learn a label in the shared model and for the person."""
@@ -198,9 +198,8 @@ class SharedAndPersonal:
             return False
         self.forget(given.person, given.sample, given.time_us)
         digest = self._learn_shared(given) if self._counts(given) else b""
-        totals, message = self._message(given.person, given.sample)
-        model = self._model
-        steps = personal_step(model.recipe, totals, model.costs, message, given.label)
+        message = self._message(given.person, given.sample)
+        steps = personal_step(self._model.recipe, self._model.costs, message, given.label)
         self.personal[given.person] = message.with_step(steps).personal
         taught = _Taught(given.label, steps, digest)
         self._taught[given.person, given.sample.example.digest] = taught
@@ -213,14 +212,13 @@ class SharedAndPersonal:
             return
         if taught.digest:
             self._model.forget(taught.digest, time_us)
-        _, message = self._message(person, sample)
+        message = self._message(person, sample)
         self.personal[person] = message.with_step(taught.steps, -1).personal
 
-    def _message(self, person: int, sample: Sample) -> tuple[Totals, PersonalMessage]:
-        totals, cells = self._model.read(sample)
+    def _message(self, person: int, sample: Sample) -> PersonalMessage:
         id_ = person_id(str(person), self._model.recipe.key)
         personal = self.personal.get(person, self._none)
-        return totals, personal_message(id_, sample.example.ids, cells, personal)
+        return personal_message(id_, sample.example.ids, self._model.predict(sample), personal)
 
     def _learn_shared(self, given: Given) -> bytes:
         """Learn a label once for each person that gives it; return the digest of the pair."""
@@ -241,10 +239,6 @@ class SharedAndPersonal:
         account = account.plus(found, day_of(given.time_us))
         self.accounts[given.person] = account
         return account.counts
-
-
-def _sizes(sample: Sample) -> tuple[int, ...]:
-    return tuple(len(part) for part in sample.example.ids)
 
 
 WITH_ACCOUNTS = "with accounts"
