@@ -114,7 +114,7 @@ def correction_weights(messages: NDArray[np.int64], counts: Floats) -> Floats:
     return np.asarray(1 / (1 + COMMON * np.minimum.reduce(shares)))
 
 
-def _by_group(values: Floats, sizes: Sequence[int]) -> list[list[float]]:
+def sums_by_group(values: Floats, sizes: Sequence[int]) -> list[list[float]]:
     """[G][K] sums of values [K, m] over the features of each group; 0 for an empty group."""
     starts = itertools.accumulate(sizes, initial=0)
     filled = [start for start, size in zip(starts, sizes, strict=False) if size]
@@ -166,7 +166,7 @@ def _score_messages(
     K, groups = len(recipe.labels), recipe.groups
     biases = (totals.bias / BIAS_ONE).tolist()
     every = itertools.cycle(zip(group_temperatures(totals), biases, strict=True))
-    lines = zip(sizes, every, _by_group(values, sizes), strict=False)
+    lines = zip(sizes, every, sums_by_group(values, sizes), strict=False)
     for _ in range(len(sizes) // groups):
         experts, E, spans = [], [], []
         for size, (tau, bias), sums in itertools.islice(lines, groups):

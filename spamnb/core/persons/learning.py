@@ -31,6 +31,7 @@ from spamnb.core.model.scoring import (
     cell_shares,
     joint_lead,
     step,
+    sums_by_group,
 )
 from spamnb.core.persons.corrections import PersonalCorrections, Places, places_of
 
@@ -51,20 +52,16 @@ class PersonalMessage(NamedTuple):
         changes = sign * steps.T.repeat(self.sizes, axis=1)
         return self._replace(personal=self.personal.plus(self.places, changes))
 
-    @property
-    def _sums(self) -> list[list[int]]:
-        """[G][K] the person's corrections of each group's features."""
-        ends = np.cumsum(self.sizes)[:-1]
-        parts = np.split(self.personal.at(self.places), ends, axis=1)
-        return [part.sum(axis=1).tolist() for part in parts]
-
     def predict(self) -> Prediction:
         """The model's result for the person."""
-        shared, roots = self.shared, [span**0.5 * STEP_ONE for span in self.shared.spans]
-        experts = [
-            [z + moved / root for z, moved in zip(expert, sums, strict=True)]
-            for expert, sums, root in zip(shared.experts, self._sums, roots, strict=True)
-        ]
+        shared = self.shared
+        corrections = self.personal.values.take(self.places, axis=1).astype(np.float64)
+        experts = []
+        for expert, sums, span in zip(
+            shared.experts, sums_by_group(corrections, self.sizes), shared.spans, strict=True
+        ):
+            root, moved = span**0.5 * STEP_ONE, (-sum(sums), *sums)
+            experts.append([z + w / root for z, w in zip(expert, moved, strict=True)])
         joint = [SHARE * sum(line) for line in zip(*experts, strict=True)]
         z = calibrated(joint, self.mature)
         return Prediction(z, joint, experts, shared.E, shared.spans)
