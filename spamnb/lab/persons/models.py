@@ -19,16 +19,16 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from spamnb.core.model.costs import Costs
-from spamnb.core.model.events import Ints
+from spamnb.core.model.events import Ids, Ints, Records
 from spamnb.core.model.scoring import Prediction, maturity, predict
-from spamnb.core.model.training_rows import TrainingRows, day_of
+from spamnb.core.model.training_rows import day_of
 from spamnb.core.persons.account import (
     Account,
     GuardMessage,
-    GuardRows,
+    Guards,
+    SharedRows,
+    after_label,
     choose_guards,
-    guard_rows,
-    harm,
 )
 from spamnb.core.persons.corrections import PersonalCorrections, no_corrections, person_id
 from spamnb.core.persons.learning import (
@@ -42,6 +42,8 @@ from spamnb.service.engine.requests import Example, Forget, Learn, Source
 from spamnb.store.memory import MemoryStore
 
 _ADMIN = Source("admin")
+GUARDS_READ = 64
+"""The rows of the guard messages are read again after so many labels."""
 
 
 class Given(NamedTuple):
@@ -92,20 +94,22 @@ class TaughtModel:
         with self._store.write() as view:
             self._learner.run(view, requests, scored=False)
 
-    def predict(self, sample: Sample) -> tuple[Prediction, float]:
-        """Return the result for a message, and the maturity of the model."""
+    def read(self, sample: Sample) -> SharedRows:
+        """Return the totals and the rows of a message."""
         with self._store.read() as view:
             records, totals = view.gather(sample.ids), view.totals()
         cells = np.concatenate((records.n.T, records.w.T), dtype=np.float64)
-        sizes = tuple(len(part) for part in sample.example.ids)
-        prediction = predict(self.recipe, totals, cells.take(sample.view.rows, axis=1), sizes)
-        return prediction, maturity(totals)
+        return SharedRows(totals, cells.take(sample.view.rows, axis=1))
 
-    def rows(self, guards: GuardRows, sample: Sample) -> TrainingRows:
-        """Return copies of the rows of guard messages and of one message."""
-        ids = np.union1d(guards.ids, sample.ids)
+    def predict(self, sample: Sample) -> tuple[Prediction, float]:
+        """Return the result for a message, and the maturity of the model."""
+        totals, cells = self.read(sample)
+        return predict(self.recipe, totals, cells, _sizes(sample)), maturity(totals)
+
+    def gather(self, ids: Ids) -> Records:
+        """Return the rows of some features."""
         with self._store.read() as view:
-            return TrainingRows(view.totals(), ids, view.gather(ids))
+            return view.gather(ids)
 
 
 class OneModel:
@@ -176,7 +180,8 @@ class SharedAndPersonal:
         self.personal: dict[int, PersonalCorrections] = {}
         self._taught: dict[tuple[int, bytes], _Taught] = {}
         self._guarded = accounts
-        self._guards: GuardRows | None = None
+        self._guards: Guards | None = None
+        self._measured = 0
         self.accounts: dict[int, Account] = {}
 
     def train(self, labelled: Sequence[tuple[Sample, int]]) -> None:
@@ -185,7 +190,7 @@ class SharedAndPersonal:
         if self._guarded:
             every = [GuardMessage(sample.example.ids, label, "") for sample, label in labelled]
             chosen = choose_guards(reversed(every), len(self._model.recipe.labels))
-            self._guards = guard_rows(chosen) if chosen else None
+            self._guards = Guards(self._model.recipe, chosen) if chosen else None
 
     def score(self, person: int, sample: Sample) -> list[float]:
         """Return the scores for the person."""
@@ -233,12 +238,20 @@ class SharedAndPersonal:
         guards, model, sample = self._guards, self._model, given.sample
         if guards is None:
             return True
-        rows = model.rows(guards, sample)
-        found = harm(model.recipe, rows, guards, sample.example.ids, given.label)
+        if self._measured % GUARDS_READ == 0:
+            guards.read(model.gather(guards.ids))
+        self._measured += 1
+        before = model.read(sample)
+        after = after_label(model.recipe, before, _sizes(sample), given.label)
+        found = guards.harm(np.concatenate(sample.example.ids), before, after)
         account = self.accounts.get(given.person, Account())
         account = account.plus(found, day_of(given.time_us))
         self.accounts[given.person] = account
         return account.counts
+
+
+def _sizes(sample: Sample) -> tuple[int, ...]:
+    return tuple(len(part) for part in sample.example.ids)
 
 
 WITH_ACCOUNTS = "with accounts"
