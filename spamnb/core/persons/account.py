@@ -32,7 +32,8 @@ from spamnb.core.model.scoring import (
 )
 
 TOLERANCE = round(0.01 * STEP_ONE)
-"""Honest persons stay below it (docs/decisions/0045). 2^-20 nats."""
+"""Persons who agree with the others stay below it, persons who disagree may not
+(docs/decisions/0045). 2^-20 nats."""
 HALF_LIFE_DAYS = 30
 """An account halves in so many days."""
 GUARDS = 128
@@ -98,7 +99,7 @@ def after_label(
 class Guards:
     """Guard messages with the sums of their features.
 
-    A label changes the sums only by its own features, so its harm takes 0.3 ms. The sums are those
+    A label changes the sums only by its own features, so its harm takes 0.6 ms. The sums are those
     of the last `read`.
     """
 

@@ -106,12 +106,15 @@ def attack(mail: Mail, persons: int, seed: int) -> Iterator[World]:
                 hint=f"give {2 * GUARDED}: the administrator trains {GUARDED} of them",
             )
     dice = _dice(seed)
-    trained = _trained(mail, dice, GUARDED)
-    deliveries = _deliveries(mail, persons, dice, _all_want, without=trained)
-    disputed = _deliveries(mail, persons, dice, _tastes, without=trained)
-    yield World("no attack, conflict", persons, disputed, trained)
+    disputed = _deliveries(mail, persons, dice, _tastes)
+    # The administrator trains no mail on which persons disagree: it would guard one opinion.
+    contested = [each.message for each in disputed if each.kind == "disputed"]
+    trained = _trained(mail, dice, GUARDED, without=contested)
+    known = {message for message, _ in trained}
+    yield World("no attack, conflict", persons, _without(disputed, known), trained)
+    deliveries = _without(_deliveries(mail, persons, dice, _all_want), known)
     yield World("no attack", persons, deliveries, trained)
-    for name, chosen, label in _false_labels(mail, dice, {message for message, _ in trained}):
+    for name, chosen, label in _false_labels(mail, dice, known):
         for attackers in (1, ATTACKERS):
             every = [
                 Delivery(persons + turn % attackers, message, label, ATTACK, "always")
@@ -119,6 +122,10 @@ def attack(mail: Mail, persons: int, seed: int) -> Iterator[World]:
             ]
             by = "one" if attackers == 1 else f"{attackers}"
             yield World(f"{name} by {by}", persons + attackers, _mixed(deliveries, every), trained)
+
+
+def _without(deliveries: tuple[Delivery, ...], messages: set[int]) -> tuple[Delivery, ...]:
+    return tuple(each for each in deliveries if each.message not in messages)
 
 
 def _false_labels(
@@ -174,14 +181,13 @@ def _deliveries(
     persons: int,
     dice: Random,
     tastes: Tastes,
-    without: Sequence[tuple[int, int]] = (),
 ) -> tuple[Delivery, ...]:
     readers_of: dict[str, list[tuple[int, bool]]] = {}
     for sender, messages in mail.by_sender().items():
         if len(messages) >= FEWEST_MESSAGES:
             some = _readers(persons, dice)
             readers_of[sender] = list(zip(some, tastes(len(some), dice), strict=True))
-    order = sorted(set(range(len(mail.labels))) - {message for message, _ in without})
+    order = list(range(len(mail.labels)))
     dice.shuffle(order)
     return tuple(
         Delivery(person, message, label, kind)
