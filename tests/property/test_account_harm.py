@@ -7,12 +7,19 @@ import pytest
 from test_personal_corrections import LABELS, drawn_ids, drawn_model
 
 from spamnb.core.model.events import STEP_ONE, Records
-from spamnb.core.model.scoring import predict, softmax
+from spamnb.core.model.scoring import correction_weights, predict, softmax
 from spamnb.core.persons.account import GuardMessage, Guards, SharedRows, after_label
 
 
 def rows_of(ids, where, cells):
     return cells[:, [where[int(id_)] for part in ids for id_ in part]]
+
+
+def with_weights_of(messages, totals, cells):
+    """Return the rows with corrections that count as if the totals had these messages."""
+    n, w = np.split(cells, 2)
+    weights = correction_weights(messages, n) / correction_weights(totals.messages, n)
+    return np.concatenate((n, w * weights))
 
 
 def mean_loss(recipe, totals, guards, where, cells):
@@ -51,12 +58,15 @@ def test_harm_is_the_growth_of_the_loss(labels):
         )
         guards = Guards(recipe, listed)
         read = rows_of((guards.ids,), where, cells)
-        guards.read(Records(read[:K].T, read[K:].T, np.zeros(len(guards.ids), np.uint16)))
+        guards.read(
+            Records(read[:K].T, read[K:].T, np.zeros(len(guards.ids), np.uint16)), totals.messages
+        )
         ids, label = drawn_groups(dice, vocabulary), dice.randrange(K)
         before = SharedRows(totals, rows_of(ids, where, cells))
         after = after_label(recipe, before, tuple(map(len, ids)), label)
         changed = cells.copy()
         changed[:, [where[int(id_)] for part in ids for id_ in part]] = after.cells
+        changed = with_weights_of(totals.messages, after.totals, changed)
         grown = mean_loss(recipe, after.totals, listed, where, changed) - mean_loss(
             recipe, totals, listed, where, cells
         )

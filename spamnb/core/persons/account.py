@@ -25,6 +25,7 @@ from spamnb.core.model.scoring import (
     KNOWN,
     SHARE,
     Floats,
+    correction_weights,
     doubt,
     group_temperatures,
     predict,
@@ -117,26 +118,34 @@ class Guards:
         self._starts = np.cumsum(self._entries) - self._entries
         self._sums = np.zeros((2 * len(recipe.labels) + 2, len(parts)))
 
-    def read(self, records: Records) -> None:
+    def read(self, records: Records, messages: NDArray[np.int64]) -> None:
         """Compute the sums from the rows of `ids`."""
-        values = self._values(np.concatenate((records.n.T, records.w.T), dtype=np.float64))
+        cells = np.concatenate((records.n.T, records.w.T), dtype=np.float64)
+        values = self._values(cells, messages)
         self._sums = self._summed(values, np.arange(len(self.ids)))
 
     def harm(self, ids: Ids, before: SharedRows, after: SharedRows) -> int:
         """How much a change of these features raises the mean log loss, in 2^-20 nats."""
         at, here = locate(self.ids, ids)
-        changes = self._values(after.cells[:, here]) - self._values(before.cells[:, here])
+        messages = before.totals.messages
+        changes = self._values(after.cells[:, here], messages)
+        changes -= self._values(before.cells[:, here], messages)
         sums = self._sums + self._summed(changes, at[here])
         grown = self._loss(sums, after.totals) - self._loss(self._sums, before.totals)
         return round(grown * STEP_ONE)
 
-    def _values(self, cells: Floats) -> Floats:
-        """[2K + 2, m] damped evidence without the totals, corrections, known, damping."""
+    def _values(self, cells: Floats, messages: NDArray[np.int64]) -> Floats:
+        """[2K + 2, m] damped evidence without the totals, corrections, known, damping.
+
+        A label counts one message more, which moves the weight of every feature's corrections a
+        little. Here they keep those of the messages before the label.
+        """
         K, recipe = len(self._recipe.labels), self._recipe
         holders = cells[:K].sum(axis=0)
         damping = holders / (holders + recipe.r) if recipe.r else (holders > 0).astype(float)
         evidence = np.log(cells[:K] + recipe.alpha) * damping
-        return np.concatenate((evidence, cells[K:], (holders > 0, damping)), dtype=np.float64)
+        corrections = cells[K:] * correction_weights(messages, cells[:K])
+        return np.concatenate((evidence, corrections, (holders > 0, damping)), dtype=np.float64)
 
     def _summed(self, values: Floats, features: NDArray[np.intp]) -> Floats:
         """[2K + 2, parts] sums of the values of some features over each message and group."""

@@ -1,9 +1,11 @@
 """Score a message for one person, and split that person's label into a shared and a personal step.
 
-A person's model is the shared model with other corrections: w[f] + v[s(p, f)] instead of w[f], so
+A person's corrections are added to the experts' scores:
     z_gk(p) = z_gk + sum_{f in g} v[s(p, f), k] / sqrt(s_g),   j_k(p) = SHARE sum_g z_gk(p)
 Everything else is shared: evidence, biases, temperatures, and the calibration of j(p). So a person
-without corrections gets the scores of the shared model, bit for bit.
+without corrections gets the scores of the shared model, bit for bit. Unlike shared corrections,
+they are not weighed by how many messages contain the feature: the difference is within the noise
+(docs/decisions/0045).
 
 The shared step does not depend on the person: it is the doubted step of `core.model.scoring`. The
 personal step follows it, and is the same step from the errors that are left for this person,
@@ -29,6 +31,7 @@ from spamnb.core.model.scoring import (
     Prediction,
     calibrated,
     cell_shares,
+    correction_weights,
     joint_lead,
     step,
     sums_by_group,
@@ -102,7 +105,7 @@ def personal_shares(
     s, h = for_against
     corrections = message.personal.at(message.places)
     n, w = np.split(cells, 2)
-    mine = np.concatenate((n, w + corrections))
+    mine = np.concatenate((n, w + corrections / correction_weights(totals.messages, n)))
     entries, bias, unit = cell_shares(recipe, totals, mine, message.sizes, for_against)
     personal = unit * (corrections[s] - corrections[h])
     return PersonalShares(entries - personal, personal, bias)

@@ -17,6 +17,7 @@ from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import Ids, Ints, Records
@@ -106,10 +107,10 @@ class TaughtModel:
         totals, cells = self.read(sample)
         return predict(self.recipe, totals, cells, _sizes(sample)), maturity(totals)
 
-    def gather(self, ids: Ids) -> Records:
-        """Return the rows of some features."""
+    def gather(self, ids: Ids) -> tuple[Records, NDArray[np.int64]]:
+        """Return the rows of some features, and the number of messages of each label."""
         with self._store.read() as view:
-            return view.gather(ids)
+            return view.gather(ids), view.totals().messages
 
 
 class OneModel:
@@ -239,7 +240,7 @@ class SharedAndPersonal:
         if guards is None:
             return True
         if self._measured % GUARDS_READ == 0:
-            guards.read(model.gather(guards.ids))
+            guards.read(*model.gather(guards.ids))
         self._measured += 1
         before = model.read(sample)
         after = after_label(model.recipe, before, _sizes(sample), given.label)
