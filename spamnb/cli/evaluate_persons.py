@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spamnb.lab.trial import Options
 
 PEOPLE = 20
-_HEAD = ("world", "model", "mail", "deliveries", "wrong %", "95 %", "labels", "counted",
+_HEAD = ("world", "model", "mail", "deliveries", "wrong %", "95 %", "labels", "in full",
          "ham filed %", "not delivered %", "spam delivered %", "1-AUC %", "by person")  # fmt: skip
 _UNUSED = "plots", "report", "tested", "scores", "apply", "one_in", "labelled", "plain", "compare"
 
@@ -105,7 +105,7 @@ def _rows(result: WorldResult) -> Iterator[tuple[str, ...]]:
             _percent(wrong),
             f"{wrong.low:.2f}-{wrong.high:.2f}" if wrong else "",
             str(found.labels),
-            str(found.counted),
+            str(found.in_full),
             *map(_percent, (found.ham_filed, found.ham_not_delivered, found.spam_delivered)),
             _number(found.auc_complement_percent),
             _number(found.auc_complement_percent_by_person),

@@ -90,7 +90,7 @@ def test_wrong_verdicts_are_counted_for_each_recipient():
     assert found.wrong is not None
     assert found.wrong.percent == pytest.approx(100 / 3)
     assert found.wrong.low <= found.wrong.percent <= found.wrong.high
-    assert (found.deliveries, found.labels, found.counted) == (3, 2, 2)
+    assert (found.deliveries, found.labels, found.in_full) == (3, 2, 2)
     assert found.ham_filed is not None
     assert found.ham_filed.percent == 0
     assert found.spam_delivered is not None

@@ -45,8 +45,8 @@ class WorldFigures:
     """on the wrong side of even odds"""
     labels: int
     """labels given by persons"""
-    counted: int
-    """those that count for others"""
+    in_full: int
+    """those that move the corrections of the shared model"""
     ham_not_delivered: PersonShare | None
     ham_filed: PersonShare | None
     spam_delivered: PersonShare | None
@@ -77,7 +77,7 @@ class _DeliveryColumns:
     log_odds: Floats
     decision: Ints
     taught: Bools
-    counted: Bools
+    in_full: Bools
 
 
 def _columns(world: World, played: Played, costs: Costs) -> _DeliveryColumns:
@@ -87,7 +87,7 @@ def _columns(world: World, played: Played, costs: Costs) -> _DeliveryColumns:
         log_odds=played.z[:, SPAM] - played.z[:, HAM],
         decision=decide_many(probabilities(played.z), costs),
         taught=played.taught,
-        counted=played.counted,
+        in_full=played.in_full,
     )
 
 
@@ -98,7 +98,7 @@ def _figures(columns: _DeliveryColumns, rows: Bools) -> WorldFigures:
         deliveries=int(rows.sum()),
         wrong=_share((odds > 0) != spam, person),
         labels=int(columns.taught[rows].sum()),
-        counted=int(columns.counted[rows].sum()),
+        in_full=int(columns.in_full[rows].sum()),
         ham_not_delivered=_share(decision[~spam] > 0, person[~spam]),
         ham_filed=_share(decision[~spam] > 1, person[~spam]),
         spam_delivered=_share(decision[spam] == 0, person[spam]),

@@ -4,7 +4,7 @@
     one model, steps      the same, but each label takes one step only
     a model each          each person has a model of their own labels
     personal corrections  one shared model, and corrections of each person
-    with accounts         the same; labels that harm others count for their person alone
+    with accounts         the same; labels that would harm others move no shared corrections
 
 Must not know figures or worlds.
 """
@@ -66,7 +66,7 @@ class PersonsModel(Protocol):
         """Return z [K] of a message for a person."""
 
     def teach(self, given: Given) -> bool:
-        """Learn a person's label; return whether it counts for others."""
+        """Learn a person's label; return whether it moves the corrections of others."""
 
 
 class TaughtModel:
@@ -82,9 +82,11 @@ class TaughtModel:
         """Learn labels of the administrator."""
         self._run([Learn(sample.example, label, _ADMIN, 1) for sample, label in labelled])
 
-    def learn(self, given: Given, example: Example, *, immediate: bool) -> None:
-        """Learn a label of a person."""
-        source = Source(f"person {given.person}", immediate=immediate)
+    def learn(
+        self, given: Given, example: Example, *, immediate: bool, weight: float = 1.0
+    ) -> None:
+        """Learn a label of a person, with a step of this weight."""
+        source = Source(f"person {given.person}", immediate=immediate, weight=weight)
         self._run([Learn(example, given.label, source, given.time_us)])
 
     def forget(self, digest: bytes, time_us: int) -> None:
@@ -169,15 +171,15 @@ class _Taught(NamedTuple):
     label: int
     steps: Ints
     digest: bytes
-    """of the shared part; empty if the label does not count for others"""
+    """of the shared part"""
 
 
 class SharedAndPersonal:
     """One shared model, and corrections of each person."""
 
     def __init__(self, options: Options, *, accounts: bool) -> None:
-        self._model = TaughtModel(options)
-        self._none = no_corrections(len(self._model.recipe.labels))
+        self.shared = TaughtModel(options)
+        self._none = no_corrections(len(self.shared.recipe.labels))
         self.personal: dict[int, PersonalCorrections] = {}
         self._taught: dict[tuple[int, bytes], _Taught] = {}
         self._guarded = accounts
@@ -187,11 +189,11 @@ class SharedAndPersonal:
 
     def train(self, labelled: Sequence[tuple[Sample, int]]) -> None:
         """Learn labels of the administrator, which guard the shared model."""
-        self._model.train(labelled)
+        self.shared.train(labelled)
         if self._guarded:
             every = [GuardMessage(sample.example.ids, label, "") for sample, label in labelled]
-            chosen = choose_guards(reversed(every), len(self._model.recipe.labels))
-            self._guards = Guards(self._model.recipe, chosen) if chosen else None
+            chosen = choose_guards(reversed(every), len(self.shared.recipe.labels))
+            self._guards = Guards(self.shared.recipe, chosen) if chosen else None
 
     def score(self, person: int, sample: Sample) -> list[float]:
         """Return the scores for the person."""
@@ -203,52 +205,55 @@ class SharedAndPersonal:
         if before is not None and before.label == given.label:
             return False
         self.forget(given.person, given.sample, given.time_us)
-        digest = self._learn_shared(given) if self._counts(given) else b""
+        is_full = self._is_full(given)
+        digest = self._learn_shared(given, float(is_full))
         message = self._message(given.person, given.sample)
-        steps = personal_step(self._model.recipe, self._model.costs, message, given.label)
+        steps = personal_step(self.shared.recipe, self.shared.costs, message, given.label)
         self.personal[given.person] = message.with_step(steps).personal
         taught = _Taught(given.label, steps, digest)
         self._taught[given.person, given.sample.example.digest] = taught
-        return bool(digest)
+        return is_full
 
     def forget(self, person: int, sample: Sample, time_us: int) -> None:
         """Take back what the person's label of a message changed."""
         taught = self._taught.pop((person, sample.example.digest), None)
         if taught is None:
             return
-        if taught.digest:
-            self._model.forget(taught.digest, time_us)
+        self.shared.forget(taught.digest, time_us)
         message = self._message(person, sample)
         self.personal[person] = message.with_step(taught.steps, -1).personal
 
     def _message(self, person: int, sample: Sample) -> PersonalMessage:
-        id_ = person_id(str(person), self._model.recipe.key)
+        id_ = person_id(str(person), self.shared.recipe.key)
         personal = self.personal.get(person, self._none)
-        return personal_message(id_, sample.example.ids, self._model.predict(sample), personal)
+        return personal_message(id_, sample.example.ids, self.shared.predict(sample), personal)
 
-    def _learn_shared(self, given: Given) -> bytes:
+    def _learn_shared(self, given: Given, weight: float) -> bytes:
         """Learn a label once for each person that gives it; return the digest of the pair."""
         example = given.sample.example
         text = example.digest + given.person.to_bytes(8)
         pair = example._replace(digest=blake2b(text, digest_size=len(example.digest)).digest())
-        self._model.learn(given, pair, immediate=False)
+        self.shared.learn(given, pair, immediate=False, weight=weight)
         return pair.digest
 
-    def _counts(self, given: Given) -> bool:
-        """Add the harm of a label to the person's account; return whether it counts for others."""
-        guards, model, sample = self._guards, self._model, given.sample
+    def _is_full(self, given: Given) -> bool:
+        """Add the harm of a label to the person's account; return whether it moves corrections."""
+        guards, shared, sample = self._guards, self.shared, given.sample
         if guards is None:
             return True
         if self._measured % GUARDS_READ == 0:
-            guards.read(*model.gather(guards.ids))
+            guards.read(*shared.gather(guards.ids))
         self._measured += 1
-        before = model.read(sample)
-        after = after_label(model.recipe, before, _sizes(sample), given.label)
-        found = guards.harm(np.concatenate(sample.example.ids), before, after)
+        ids, before = np.concatenate(sample.example.ids), shared.read(sample)
+        after = after_label(shared.recipe, before, _sizes(sample), given.label)
         account = self.accounts.get(given.person, Account())
-        account = account.plus(found, day_of(given.time_us))
-        self.accounts[given.person] = account
-        return account.counts
+        account_after = account.plus(guards.harm(ids, before, after), day_of(given.time_us))
+        if account_after is None:
+            after = after_label(shared.recipe, before, _sizes(sample), given.label, 0.0)
+        else:
+            self.accounts[given.person] = account_after
+        guards.learn(ids, before, after)
+        return account_after is not None
 
 
 def _sizes(sample: Sample) -> tuple[int, ...]:

@@ -30,8 +30,8 @@ class Played(NamedTuple):
     shared: Floats
     """[D, K] for a person without corrections"""
     taught: Bools
-    counted: Bools
-    """taught, and the label counts for others"""
+    in_full: Bools
+    """taught, and the label moves the corrections of the shared model"""
 
 
 def play(
@@ -41,7 +41,7 @@ def play(
     model.train([(samples[message], label) for message, label in world.trained])
     count = len(world.deliveries)
     z, shared = np.zeros((2, count, 2))
-    taught, counted = np.zeros((2, count), np.bool_)
+    taught, in_full = np.zeros((2, count), np.bool_)
     pause, number = DAY_US // (world.persons * PER_DAY), 0
     for message, deliveries in groupby(world.deliveries, lambda each: each.message):
         sample = samples[message]
@@ -51,11 +51,11 @@ def play(
             if _teaches(delivery, z[number].tolist()):
                 taught[number] = True
                 given = Given(delivery.person, sample, delivery.label, START_US + number * pause)
-                counted[number] = model.teach(given)
+                in_full[number] = model.teach(given)
             number += 1
         if progress is not None:
             progress(number, count)
-    return Played(z, shared, taught, counted)
+    return Played(z, shared, taught, in_full)
 
 
 def _teaches(delivery: Delivery, z: list[float]) -> bool:

@@ -107,8 +107,8 @@ def attack(mail: Mail, persons: int, seed: int) -> Iterator[World]:
             )
     dice = _dice(seed)
     disputed = _deliveries(mail, persons, dice, _tastes)
-    # The administrator trains no mail on which persons disagree: it would guard one opinion.
-    contested = [each.message for each in disputed if each.kind == "disputed"]
+    # The administrator trains no mail that a reader wants otherwise: it would guard one opinion.
+    contested = [each.message for each in disputed if each.label != mail.labels[each.message]]
     trained = _trained(mail, dice, GUARDED, without=contested)
     known = {message for message, _ in trained}
     yield World("no attack, conflict", persons, _without(disputed, known), trained)
