@@ -34,8 +34,8 @@ from spamnb.store.rows.codec import (
     encode_state,
     read_head,
 )
-from spamnb.store.rows.hash_buckets import Table
 from spamnb.store.rows.id_codec import Buffer, ByteCursor
+from spamnb.store.rows.table import Table
 
 _KEY = struct.Struct(">QH")
 _KEPT = struct.Struct(">HQ")

@@ -42,16 +42,9 @@ from spamnb.store.paths import (
     open_named,
     replacing,
 )
-from spamnb.store.rows.codec import row_type, to_rows
-from spamnb.store.rows.hash_buckets import (
-    REWRITE_BUCKET_BYTES,
-    BucketLayout,
-    Table,
-    bulk_load,
-)
 from spamnb.store.rows.logged_rows import LOG_KEY, LogState
-from spamnb.store.rows.vocabulary import WORD_BYTES, Vocabulary, rebucket_words
-from spamnb.store.table_views import LAYOUT_KEYS, ROOM_KEY, TableReadView, Tables
+from spamnb.store.rows.table import Table
+from spamnb.store.table_views import ROOM_KEY, TableReadView, Tables
 
 _PORTION = 1 << 25
 """bytes written in one transaction of a rewrite: limits LMDB's memory"""
@@ -113,24 +106,8 @@ def trim(path: str | Path) -> bool:
 def _rewrite(old: Environment, new: Environment, recipe: Recipe) -> None:
     with old.read() as tables:
         from_ = Tables(**tables)
-        view = TableReadView(from_, recipe)
-        layouts = {
-            name: BucketLayout.decode(from_.meta.get(key) or b"")
-            for name, key in LAYOUT_KEYS.items()
-        }
-        # The buckets alone do not tell how many rows there are: some are in the log only.
-        count = sum(len(ids) for ids, _ in view.features())
-        layouts["features"] = layouts["features"]._replace(rows=count)
-        row = row_type(len(recipe.labels)).itemsize
-        size = {"features": row, "base": row, "words": WORD_BYTES}
-        snug = {
-            name: BucketLayout().grown(layout.rows, max(1, REWRITE_BUCKET_BYTES // size[name]))
-            for name, layout in layouts.items()
-        }
-        for name, blocks in (("features", view.features()), ("base", view.base_features())):
-            fill(new, name, bulk_load((to_rows(*block) for block in blocks), snug[name]))
-        fill(new, "words", rebucket_words(Vocabulary(from_.words, layouts["words"]), snug["words"]))
-        for name in ("digests", "mids", "kept", "meta"):
+        fill(new, "features", TableReadView(from_, recipe).segments())
+        for name in ("words", "base", "digests", "mids", "kept", "meta"):
             fill(new, name, ((key, bytes(value)) for key, value in tables[name].scan()))
         pages = Pages(new.page_bytes, 0)
         fill(new, "journal", _recut(from_.journal, pages))
@@ -138,8 +115,6 @@ def _rewrite(old: Environment, new: Environment, recipe: Recipe) -> None:
     with new.write() as tables:
         tables["meta"].put(ROOM_KEY, pages.room.to_bytes(4, "little"))
         tables["meta"].put(LOG_KEY, log._replace(first=log.last).encode())
-        for name, layout in snug.items():
-            tables["meta"].put(LAYOUT_KEYS[name], layout.encode())
 
 
 def _recut(journal: Table, pages: Pages) -> Pairs:

@@ -37,13 +37,13 @@ from spamnb.store.lmdb.sharing import DATA_FILE, MAP_SIZE, EnvironmentConfig
 from spamnb.store.lmdb.store import LmdbStore, open_store, read_recipe
 from spamnb.store.maintenance import Pairs, exclusive, fill, prove, put_in_place, temporary_folder
 from spamnb.store.rows.codec import decode_state, encode_recipe, encode_state
-from spamnb.store.rows.hash_buckets import BucketLayout
 from spamnb.store.rows.logged_rows import LOG_KEY, LogState
+from spamnb.store.rows.vocabulary import BucketLayout
 from spamnb.store.table_views import (
     BASE_TOTALS_KEY,
     FORMAT,
     FORMAT_KEY,
-    LAYOUT_KEYS,
+    LAYOUT_KEY,
     RECIPE_KEY,
     TOTALS_KEY,
     TableReadView,
@@ -110,20 +110,15 @@ def _write_checkpoint(old: Environment, work_folder: Path, recipe: Recipe) -> No
 
 
 def _meta(tables: Tables, recipe: Recipe) -> dict[bytes, bytes]:
-    layout, totals = (bytes(tables.meta.get(key) or b"") for key in (_BASE_LAYOUT, BASE_TOTALS_KEY))
+    totals = bytes(tables.meta.get(BASE_TOTALS_KEY) or b"")
     return {
         FORMAT_KEY: FORMAT.to_bytes(2, "little"),
         RECIPE_KEY: encode_recipe(recipe),
         TOTALS_KEY: totals,
         BASE_TOTALS_KEY: totals,
-        LAYOUT_KEYS["features"]: layout,
-        _BASE_LAYOUT: layout,
-        LAYOUT_KEYS["words"]: BucketLayout().encode(),
+        LAYOUT_KEY: BucketLayout().encode(),
         LOG_KEY: LogState.of_new_model().encode(),
     }
-
-
-_BASE_LAYOUT = LAYOUT_KEYS["base"]
 
 
 def _states(tables: Tables, first: dict[bytes, MessageState]) -> Pairs:

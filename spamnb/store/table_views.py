@@ -1,18 +1,18 @@
 """The read view and write view of `contract` over tables of bytes; independent of the engine.
 
-    meta      format, recipe, totals, base totals, bucket layouts, journal's free space, log's state
-    features  buckets of rows: the live state          base      the same for the checkpoint
+    meta      format, recipe, totals, base totals, words' layout, journal's free space, log's state
+    features  segments of rows: the live state         base      the same for the checkpoint
     log       the rows that changed last, see `rows.logged_rows`
     words     buckets of texts                         journal, digests, mids, kept   see `journal`
 
-Must not know LMDB. Invariants: those of `contract`. The write view keeps layouts and the journal's
-free space in memory and writes them in `finish`, which the store calls once before it commits.
+Must not know LMDB. Invariants: those of `contract`. The write view keeps layout and free space
+in memory and writes them in `finish`, which the store calls once before it commits.
 Failure: StoreDamagedError if a value is missing or inconsistent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
@@ -29,29 +29,30 @@ from spamnb.store.contract import MessageState, Word
 from spamnb.store.journal import Index, Journal, Pages
 from spamnb.store.rows.codec import (
     Rows,
+    RowSet,
     decode_totals,
     empty_rows,
     encode_recipe,
     encode_totals,
-    from_rows,
     records_of,
     row_type,
     to_rows,
 )
-from spamnb.store.rows.hash_buckets import BucketLayout, HashBuckets, Table
-from spamnb.store.rows.logged_rows import LOG_KEY, LoggedRows, LogState, RecentRowsCache
-from spamnb.store.rows.vocabulary import Vocabulary
+from spamnb.store.rows.logged_rows import LOG_KEY, LoggedRows, LogState, RowCache
+from spamnb.store.rows.segments import Places, Segments, bits_for, encode, key_of
+from spamnb.store.rows.table import Table
+from spamnb.store.rows.vocabulary import BucketLayout, Vocabulary
 
-FORMAT = 4
+FORMAT = 5
 """of the whole store; increased when the meaning of any table or the features of mail change"""
 FORMAT_KEY = b"format"
 RECIPE_KEY = b"recipe"
 ROOM_KEY = b"room"
 TOTALS_KEY, BASE_TOTALS_KEY = b"totals", b"base_totals"
-LAYOUT_KEYS = {"features": b"layout_features", "base": b"layout_base", "words": b"layout_words"}
+LAYOUT_KEY = b"layout_words"
 _NO_IDS: Ids = np.zeros(0, np.uint64)
-_FOLD_BATCH = 256
-"""events folded together: their rows are read and written once"""
+_FOLD_BATCH = 1024
+"""events folded together: they change rows in all segments, which are read and written once"""
 
 
 class Tables(NamedTuple):
@@ -68,16 +69,19 @@ class Tables(NamedTuple):
     kept: Table
 
 
+def _columns(parts: Iterable[RowSet]) -> Iterator[tuple[Ids, Records]]:
+    """Ids and columns, each a new array."""
+    return ((ids.copy(), records_of(rows)) for ids, rows in parts if len(ids))
+
+
 class TableReadView:
     """`contract.ReadView` over tables."""
 
-    def __init__(
-        self, tables: Tables, recipe: Recipe, recent: RecentRowsCache | None = None
-    ) -> None:
+    def __init__(self, tables: Tables, recipe: Recipe, cache: RowCache | None = None) -> None:
         self._tables = tables
         self._recipe = recipe
-        self._recent = recent or RecentRowsCache()
-        self._labels = len(recipe.labels)
+        self._cache = cache or RowCache()
+        self._row_type = row_type(len(recipe.labels))
 
     def _meta(self, key: bytes) -> bytes | memoryview:
         value = self._tables.meta.get(key)
@@ -87,22 +91,19 @@ class TableReadView:
             )
         return value
 
-    def _buckets(self, name: str) -> HashBuckets:
-        layout = BucketLayout.decode(self._meta(LAYOUT_KEYS[name]))
-        return HashBuckets(getattr(self._tables, name), layout, row_type(self._labels))
-
     @cached_property
     def _features(self) -> LoggedRows:
         tables = self._tables
-        return LoggedRows(self._buckets("features"), tables.log, tables.meta, self._recent)
+        segments = Segments(tables.features, self._row_type)
+        return LoggedRows(segments, tables.log, tables.meta, self._cache)
 
     @cached_property
-    def _base(self) -> HashBuckets:
-        return self._buckets("base")
+    def _base(self) -> Segments:
+        return Segments(self._tables.base, self._row_type)
 
     @cached_property
     def _vocabulary(self) -> Vocabulary:
-        return Vocabulary(self._tables.words, BucketLayout.decode(self._meta(LAYOUT_KEYS["words"])))
+        return Vocabulary(self._tables.words, BucketLayout.decode(self._meta(LAYOUT_KEY)))
 
     @cached_property
     def _journal(self) -> Journal:
@@ -123,7 +124,7 @@ class TableReadView:
 
     def features(self) -> Iterator[tuple[Ids, Records]]:
         """Yield all features in order."""
-        return map(from_rows, self._features.blocks())
+        return _columns(self._features.all())
 
     def words(self, ids: Ids) -> list[Word | None]:
         """Return the texts of these features."""
@@ -161,7 +162,12 @@ class TableReadView:
 
     def base_features(self) -> Iterator[tuple[Ids, Records]]:
         """Yield the features of the checkpoint."""
-        return map(from_rows, self._base.blocks())
+        return _columns(self._base.all())
+
+    def segments(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield keys and values of the features' segments, with what is only in the log."""
+        for number, rows in enumerate(self._features.all()):
+            yield key_of(number), encode(rows, self._features.segments.bits)
 
     def last_events(self, count: int) -> list[tuple[int, int]]:
         """Return (seq, label after) of the newest LEARN and MOVE events."""
@@ -171,10 +177,8 @@ class TableReadView:
 class TableWriteView(TableReadView):
     """`contract.WriteView` over tables."""
 
-    def __init__(
-        self, tables: Tables, recipe: Recipe, recent: RecentRowsCache, page_bytes: int
-    ) -> None:
-        super().__init__(tables, recipe, recent)
+    def __init__(self, tables: Tables, recipe: Recipe, cache: RowCache, page_bytes: int) -> None:
+        super().__init__(tables, recipe, cache)
         self._page_bytes = page_bytes
         self._next = 0
         self._gathered: tuple[Ids, Rows] | None = None
@@ -200,7 +204,7 @@ class TableWriteView(TableReadView):
             if empty.any():
                 self._vocabulary.remove(ids[empty])
             self._new_ids.append(ids[unknown & ~empty])
-        self._features.put(to_rows(ids, records))
+        self._features.put(RowSet(ids, to_rows(records)))
 
     def _unknown(self, ids: Ids) -> NDArray[np.bool_]:
         """Tell which of these ids have no row; the rows were usually gathered just before."""
@@ -251,33 +255,29 @@ class TableWriteView(TableReadView):
 
     def _fold_batch(self, batch: list[Event]) -> None:
         ids = np.unique(np.concatenate([event_ids(event) for event in batch]))
-        totals = self.base_totals()
-        training_rows = TrainingRows(totals, ids, records_of(self._base.find(ids)))
+        totals, rows = self.base_totals(), np.zeros(len(ids), self._row_type)
+        places = Places(self._base)
+        places.fill(ids, rows, np.arange(len(ids)))
+        training_rows = TrainingRows(totals, ids, records_of(rows))
         for event in batch:
             training_rows.apply(event)
             training_rows.totals.last_seq = event.seq
-        records = training_rows.to_records()
-        if len(ids):
-            self._base.merge(to_rows(ids, records), empty_rows(records))
+        changed = RowSet(ids, to_rows(training_rows.to_records()))
+        self._base.merge(changed, self._base.numbers, bits_for(places.count + len(ids)))
         self._tables.meta.put(BASE_TOTALS_KEY, encode_totals(training_rows.totals))
         for event in batch:
             self._journal.remove(event.seq)
             self._index.mark_folded(event)
 
     def finish(self) -> None:
-        """Write the layouts and the journal's free space."""
+        """Write the changed rows, the words' layout and the journal's free space."""
         meta = self._tables.meta
         if "_features" in self.__dict__:
             self._features.finish()
-        for name, attribute in (
-            ("features", "_features"),
-            ("base", "_base"),
-            ("words", "_vocabulary"),
-        ):
-            if attribute in self.__dict__:
-                key, value = LAYOUT_KEYS[name], self.__dict__[attribute].layout.encode()
-                if meta.get(key) != value:
-                    meta.put(key, value)
+        if "_vocabulary" in self.__dict__:
+            layout = self._vocabulary.layout.encode()
+            if meta.get(LAYOUT_KEY) != layout:
+                meta.put(LAYOUT_KEY, layout)
         if self._pages is not None:
             meta.put(ROOM_KEY, self._pages.room.to_bytes(4, "little"))
 
@@ -288,7 +288,8 @@ def create_model(tables: Tables, recipe: Recipe) -> None:
     meta.put(RECIPE_KEY, encode_recipe(recipe))
     for key in (TOTALS_KEY, BASE_TOTALS_KEY):
         meta.put(key, encode_totals(first_totals(recipe)))
-    for key in LAYOUT_KEYS.values():
-        meta.put(key, BucketLayout().encode())
+    Segments.create(tables.features)
+    Segments.create(tables.base)
+    meta.put(LAYOUT_KEY, BucketLayout().encode())
     meta.put(LOG_KEY, LogState.of_new_model().encode())
     meta.put(FORMAT_KEY, FORMAT.to_bytes(2, "little"))

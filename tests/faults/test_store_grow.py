@@ -37,6 +37,12 @@ def small(tmp_path):
         yield store
 
 
+def gathered(store, name):
+    """How many messages have a feature."""
+    with store.read() as view:
+        return view.gather(ids_of(name)).n.sum()
+
+
 def put_many(view):
     """About three megabytes of texts."""
     ones = np.ones((len(MANY), 2), np.int32)
@@ -167,6 +173,16 @@ class TestGrowing:
         with pytest.raises(StoreFullError, match="still too small"):
             small.transact(fill)
 
+    def test_rows_are_found_in_a_map_that_has_moved(self, small, tmp_path):
+        """Addresses of the old map are not used when another process has grown it."""
+        learn(small, mail(1, 1), 0)
+        assert gathered(small, 1) == 1
+        environment = small.environment
+        before = environment.map_size
+        elsewhere(tmp_path / "model", "store.transact(put_many)")
+        assert gathered(small, 1) == 2
+        assert environment.map_size > before
+
     @pytest.mark.parametrize("use", ["read", "write", "copy", "stat", "open"])
     def test_another_process_grows_the_map(self, small, tmp_path, use):
         """Readers, writers, copies and new stores adopt a map that another process has grown."""
@@ -181,7 +197,7 @@ class TestGrowing:
         elif use == "copy":
             assert backup(tmp_path / "model", tmp_path / "copy.mdb") > before
         elif use == "stat":
-            assert environment.stat()["features"]["leaf_pages"] * 4096 > before
+            assert environment.stat()["features"]["overflow_pages"] * 4096 > before
         else:
             del environment._dbs["features"]
             environment.open_tables(create=False)

@@ -28,20 +28,23 @@ from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import backup, compact, restore
-from spamnb.store.rows import logged_rows
+from spamnb.store.rows import logged_rows, segments
 
 HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
 WAYS = ("learn", "bulk", "compact", "backup", "history")
 
 
 LOG_BITS = 9
-"""a log of 512 rows: each lesson writes a tenth of all ids to their buckets"""
+"""a log of 512 rows: each lesson writes a tenth of all ids to their segments"""
+ROW_BITS = 6
+"""segments of some hundred rows"""
 
 
 @pytest.fixture(autouse=True)
 def short_log(monkeypatch):
     monkeypatch.setattr(logged_rows, "LEAST_BITS", LOG_BITS)
     monkeypatch.setattr(logged_rows, "MOST_BITS", LOG_BITS)
+    monkeypatch.setattr(segments, "ROW_BITS", ROW_BITS)
 
 
 # --- the victim -----------------------------------------------------------------------------------
@@ -294,4 +297,5 @@ def test_writers_and_readers_for_a_minute(tmp_path):
 
 if __name__ == "__main__":
     logged_rows.LEAST_BITS = logged_rows.MOST_BITS = LOG_BITS
+    segments.ROW_BITS = ROW_BITS
     victim("learn", Path(sys.argv[1]), 1, partial(print, flush=True), count=4)

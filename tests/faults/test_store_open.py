@@ -14,6 +14,8 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.stores import RECIPE, ids_of, learn, mail
 
 from spamnb.errors import (
@@ -32,7 +34,9 @@ from spamnb.store.lmdb.environment import Environment, sound
 from spamnb.store.lmdb.sharing import EnvironmentConfig, no_room
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import compact
-from spamnb.store.table_views import FORMAT_KEY, LAYOUT_KEYS, RECIPE_KEY, Tables
+from spamnb.store.rows.codec import row_type
+from spamnb.store.rows.segments import Segments, encode, key_of
+from spamnb.store.table_views import FORMAT_KEY, LAYOUT_KEY, RECIPE_KEY, Tables
 
 HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
 
@@ -56,6 +60,35 @@ def spoil(folder, name, key, value):
         else:
             tables[name].put(key, value)
     environment.close()
+
+
+def _rows_of(folder):
+    """The rows of a model with one segment."""
+    compact(folder)  # so that they are in the segment, not in the log
+    with contextlib.closing(open_store(folder)) as store, store.environment.read() as tables:
+        rows = Segments(tables["features"], row_type(2)).read(0)
+        return rows.take(np.arange(len(rows.ids)))
+
+
+@pytest.fixture(scope="module")
+def several_rows(tmp_path_factory):
+    """A model, the ids of its features and some others, and the value of its segment."""
+    folder = tmp_path_factory.mktemp("several") / "model"
+    with contextlib.closing(open_store(folder, create=RECIPE)) as store:
+        learn(store, mail(1, *range(1000)), 0)
+    rows = _rows_of(folder)
+    ids = np.unique(np.concatenate([rows.ids, rows.ids + np.uint64(1), rows.ids[:1] * 0]))
+    return folder, ids, encode(rows, 0)
+
+
+def _complaint(folder, number, changed):
+    """What `check` says about a copy of a model with these segments."""
+    copy = folder.with_name(f"copy {number}")
+    shutil.copytree(folder, copy)
+    for key, value in changed.items():
+        spoil(copy, "features", key_of(key), value)
+    with contextlib.closing(open_store(copy)) as store, store.read() as view:
+        return " ".join(check(view))
 
 
 class TestOpening:
@@ -106,7 +139,7 @@ class TestOpening:
 
     def test_entries_that_are_lost(self, folder):
         """Without a format it is not a model; without recipe, layout or sums it is damaged."""
-        for key in (b"totals", LAYOUT_KEYS["features"], RECIPE_KEY):
+        for key in (b"totals", LAYOUT_KEY, RECIPE_KEY):
             copy = folder.with_name(f"copy-{key.decode()}")
             shutil.copytree(folder, copy)
             spoil(copy, "meta", key, None)
@@ -119,20 +152,15 @@ class TestOpening:
     @pytest.mark.parametrize("layout", [b"short", b"\x3f" + bytes(16), b"\x01\x02" + bytes(15)])
     def test_a_layout_that_cannot_be(self, folder, layout):
         """Buckets with an impossible layout are damaged."""
-        spoil(folder, "meta", LAYOUT_KEYS["features"], layout)
+        spoil(folder, "meta", LAYOUT_KEY, layout)
         with pytest.raises(StoreDamagedError):
             _read_all(folder)
 
     def test_buckets_that_are_truncated(self, folder):
-        """A bucket of rows or words that lost bytes is damaged."""
-        compact(folder)  # so that the rows are in buckets, not in the log
-        spoil(folder, "features", b"\0", b"x" * 27)
+        """A bucket of words that lost bytes is damaged."""
         spoil(folder, "words", b"\0", b"\x09\x00\x00\x00abc")
-        with contextlib.closing(open_store(folder)) as store, store.read() as view:
-            with pytest.raises(StoreDamagedError):
-                view.gather(np.zeros(1, np.uint64))
-            with pytest.raises(StoreDamagedError):
-                view.words(np.zeros(1, np.uint64))
+        with pytest.raises(StoreDamagedError):
+            _read_words(folder)
         head = (1).to_bytes(4, "little") + bytes(8) + b"\x01\x05"
         spoil(folder, "words", b"\0", head + b"four")
         with pytest.raises(StoreDamagedError):
@@ -223,6 +251,7 @@ class TestOpening:
 def _read_all(folder):
     with contextlib.closing(open_store(folder)) as store, store.read() as view:
         view.gather(ids_of(1))
+        view.words(ids_of(1))
         view.totals()
         list(view.events())
 
@@ -269,30 +298,51 @@ class TestContradictions:
         with contextlib.closing(open_store(folder)) as store, store.read() as view:
             assert complaint in " ".join(check(view))
 
-    def test_a_row_in_a_wrong_bucket(self, folder):
-        """Rows that a lookup would not find, out of order or empty are reported."""
-        compact(folder)
-        environment = Environment(EnvironmentConfig(folder, Tables._fields))
-        environment.open_tables(create=False)
-        with environment.read() as tables:
-            buckets = [(key, bytes(value)) for key, value in tables["features"].scan()]
-        environment.close()
-        (first, a), (second, b) = buckets[:2]
+    def test_rows_that_a_lookup_would_not_find(self, folder):
+        """Rows out of order, in another segment's range or empty are reported."""
+        rows = _rows_of(folder)
+        upper = rows.part(slice(len(rows.ids) // 2, None))
+        nothing = rows.rows.copy()
+        nothing[:1] = 0
         for number, (changed, complaint) in enumerate(
             (
-                ({first: a[:-26], second: a[-26:] + b}, "another id range"),
-                ({second: None, second + b"\0": b}, "another id range"),
-                ({second: None, second.ljust(9, b"\0"): b}, "another id range"),
-                ({first: a[26:] + a[:26]}, "not in order"),
-                ({first: a[:8] + bytes(16) + a[24:]}, "neither counts nor corrections"),
+                ({0: encode(upper, 1), 1: encode(upper, 1)}, "another id range"),
+                ({0: encode(rows._replace(ids=rows.ids[::-1]), 0)}, "not in order"),
+                ({0: encode(rows._replace(rows=nothing), 0)}, "neither counts nor corrections"),
             )
         ):
-            copy = folder.with_name(f"copy {number}")
-            shutil.copytree(folder, copy)
-            for key, value in changed.items():
-                spoil(copy, "features", key, value)
-            with contextlib.closing(open_store(copy)) as store, store.read() as view:
-                assert complaint in " ".join(check(view))
+            assert complaint in _complaint(folder, number, changed)
+
+    @pytest.mark.parametrize("step", [None, 0, 8, 100, 4000, 32_999])
+    def test_a_segment_of_another_length(self, folder, step):
+        """A segment that is missing or has another length than its rows need is damaged."""
+        value = encode(_rows_of(folder), 0)
+        spoil(folder, "features", key_of(0), None if step is None else value[:step])
+        if step is None:
+            spoil(folder, "features", b"\0", value)
+        with contextlib.closing(open_store(folder)) as store, store.read() as view:
+            with pytest.raises(StoreDamagedError):
+                view.gather(np.zeros(1, np.uint64))
+            assert "reading stopped" in " ".join(check(view))
+
+    @pytest.mark.parametrize("numbers", [(0, 2), (1,), (0, 1, 3)])
+    def test_segments_that_are_missing(self, folder, numbers):
+        """All 2^b segments must be there."""
+        value = encode(_rows_of(folder), 0)
+        changed = dict.fromkeys(numbers, value) | ({0: None} if 0 not in numbers else {})
+        assert "segment" in _complaint(folder, 0, changed)
+
+    @given(start=st.integers(0, 40_000), size=st.integers(1, 5000), byte=st.integers(0, 255))
+    def test_overwritten_bytes_of_a_segment(self, several_rows, start, size, byte):
+        """Look-ups in a damaged segment end, with rows that may be wrong or StoreDamagedError."""
+        folder, ids, value = several_rows
+        start = min(start, len(value) - 1)
+        bad = value[:start] + bytes((byte,)) * min(size, len(value) - start)
+        spoil(folder, "features", key_of(0), bad + value[len(bad) :])
+        with contextlib.closing(open_store(folder)) as store, store.read() as view:
+            with contextlib.suppress(StoreDamagedError):
+                assert len(view.gather(ids).n) == len(ids)
+            check(view)
 
     def test_a_word_in_a_wrong_bucket(self, folder):
         """A word in a wrong bucket is reported."""

@@ -26,12 +26,10 @@ from spamnb.core.model.events import NO_LABEL, EventKind, Recipe
 from spamnb.store.check import check, named, stale
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.memory import MemoryStore
-from spamnb.store.rows import logged_rows, vocabulary
-from spamnb.store.table_views import LAYOUT_KEYS
+from spamnb.store.rows import logged_rows, segments, vocabulary
 
 RECIPE = Recipe(kind="bernoulli", groups=2)
 MESSAGES = st.integers(1, 12)
-assert set(LAYOUT_KEYS) == {"features", "base", "words"}
 
 
 def some_mail(number):
@@ -180,14 +178,14 @@ class CrowdedHistories(Histories):
     """The same with a short log of rows, and with pending words."""
 
     def __init__(self):
-        self.kept = logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE
+        self.kept = logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE, segments.ROW_BITS
         self.fresh = vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED
-        logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE = 8, 7
+        logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE, segments.ROW_BITS = 8, 7, 5
         vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED = 25, 2
         super().__init__()
 
     def teardown(self):
-        logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE = self.kept
+        logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE, segments.ROW_BITS = self.kept
         vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED = self.fresh
         super().teardown()
 

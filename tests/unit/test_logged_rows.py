@@ -11,15 +11,18 @@ from spamnb.errors import StoreDamagedError
 from spamnb.store.check import check
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import compact
-from spamnb.store.rows import logged_rows
-from spamnb.store.rows.logged_rows import LOG_KEY, LogState, RecentRowsCache
+from spamnb.store.rows import logged_rows, segments
+from spamnb.store.rows.codec import row_type
+from spamnb.store.rows.logged_rows import LOG_KEY, LogState, RowCache
+from spamnb.store.rows.segments import Segments
 
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """A model with a log of 128 rows."""
+    """A model with a log of 128 rows and segments of some twenty."""
     monkeypatch.setattr(logged_rows, "LEAST_BITS", 7)
     monkeypatch.setattr(logged_rows, "MOST_BITS", 7)
+    monkeypatch.setattr(segments, "ROW_BITS", 4)
     model = open_store(tmp_path / "model", create=RECIPE)
     yield model
     model.close()
@@ -30,19 +33,19 @@ def some_mail(number):
 
 
 def tables_of(store):
-    """The state of the log, the starts of its values, and how many rows are in the buckets."""
+    """The state of the log, the starts of its values, and how many rows are in the segments."""
     with store.environment.read() as tables:
         state = LogState.decode(tables["meta"].get(LOG_KEY))
         starts = [int.from_bytes(key) for key, _ in tables["log"].scan()]
-        size = sum(len(value) for _, value in tables["features"].scan())
-    return state, starts, size // 26
+        rows = sum(len(part.ids) for part in Segments(tables["features"], row_type(2)).all())
+    return state, starts, rows
 
 
 def spoil(store, change):
     """Change the tables of a store that other processes have not read yet."""
     with store.environment.write() as tables:
         change(tables)
-    store._recent = RecentRowsCache()
+    store.environment.mapped.clear()
 
 
 def problems(store):
@@ -109,14 +112,18 @@ def test_another_reader_sees_each_lesson_as_soon_as_it_is_acknowledged(store, tm
     ids, everything = ids_of(*range(5)), ids_of(*range(200))
     ones = np.ones((200, 2))
     with contextlib.closing(open_store(tmp_path / "model", readonly=True)) as reader:
+        kept = store.environment.mapped["rows"] = RowCache()
         for number in range(1, 30):
+            store.environment.mapped.clear()
             learn(store, some_mail(number), HAM)
+            store.environment.mapped["rows"] = kept
             with reader.read() as view:
                 assert view.gather(ids).n[:, HAM].tolist() == [number] * 5
+        store.environment.mapped.clear()
         store.transact(lambda view: apply(view, bulk_event(view, everything, ones, ones)))
+        store.environment.mapped["rows"] = kept
         with reader.read() as view:
             assert view.gather(ids).n[:, HAM].tolist() == [30] * 5
-        assert reader._recent is not store._recent
 
 
 def test_an_older_snapshot_keeps_its_rows(store):

@@ -72,6 +72,8 @@ class Environment:
         self._inherited: Any = None
         """the parent's environment, kept referenced: closing it would change its lock table"""
         self._dbs: dict[str, Any] = {}
+        self.mapped: dict[str, Any] = {}
+        """what callers derived from addresses in the map; emptied when the map moves"""
         self._open()
 
     def _new_locks(self) -> None:
@@ -156,7 +158,7 @@ class Environment:
         except lmdb.NotFoundError as error:
             raise self._foreign() from error
         except lmdb.MapResizedError:
-            self._env.set_mapsize(0)
+            self._set_map_size(0)
         except lmdb.MapFullError:
             self._grow()
         except lmdb.ReadersFullError:
@@ -291,7 +293,12 @@ class Environment:
 
     def _adopt(self) -> None:
         with self._gate.closed():
-            self._env.set_mapsize(0)
+            self._set_map_size(0)
+
+    def _set_map_size(self, size: int) -> None:
+        """Change the size of the map, which may move it; 0 takes the size of another process."""
+        self.mapped.clear()
+        self._env.set_mapsize(size)
 
     def _grow_ahead(self) -> None:
         """Grow the map before a transaction if less than a quarter of the used space is free.
@@ -331,7 +338,7 @@ class Environment:
         bigger = min(2 * size, self._limit or 2 * size)
         with self._gate.closed():
             try:
-                self._env.set_mapsize(bigger)
+                self._set_map_size(bigger)
             except lmdb.Error as error:
                 raise _mapped(error, self.config.path) from error
 

@@ -26,7 +26,7 @@ from spamnb.store.lmdb.environment import Environment, release, share
 from spamnb.store.lmdb.sharing import MAP_SIZE, EnvironmentConfig, holds_data
 from spamnb.store.lmdb.table import LmdbTable
 from spamnb.store.rows.codec import decode_recipe
-from spamnb.store.rows.logged_rows import RecentRowsCache
+from spamnb.store.rows.logged_rows import RowCache
 from spamnb.store.table_views import (
     FORMAT,
     FORMAT_KEY,
@@ -48,7 +48,6 @@ class LmdbStore:
         self._recipe = recipe
         self._readonly = readonly
         self._page_bytes = environment.page_bytes
-        self._recent = RecentRowsCache()
 
     @property
     def recipe(self) -> Recipe:
@@ -66,7 +65,7 @@ class LmdbStore:
     def read(self) -> Iterator[ReadView]:
         """Open a snapshot."""
         with self.environment.read() as tables:
-            yield TableReadView(Tables(**tables), self._recipe, self._recent)
+            yield TableReadView(Tables(**tables), self._recipe, self._cache())
 
     @contextlib.contextmanager
     def write(self) -> Iterator[WriteView]:
@@ -90,7 +89,12 @@ class LmdbStore:
         return self.environment.transact(body)
 
     def _write_view(self, tables: dict[str, LmdbTable]) -> TableWriteView:
-        return TableWriteView(Tables(**tables), self._recipe, self._recent, self._page_bytes)
+        return TableWriteView(Tables(**tables), self._recipe, self._cache(), self._page_bytes)
+
+    def _cache(self) -> RowCache:
+        """Return what this process keeps of the rows, as long as the map stays where it is."""
+        cache: RowCache = self.environment.mapped.setdefault("rows", RowCache())
+        return cache
 
     def _writable(self) -> None:
         if self._readonly:

@@ -1,4 +1,4 @@
-"""`hash_buckets.Table` over one database in one LMDB transaction; values are views into the map.
+"""`rows.table.Table` over one database in one LMDB transaction; values are views into the map.
 
 Does not import lmdb; the caller passes the transaction. Failure: LMDB's own errors, which
 `Environment` maps.
@@ -15,7 +15,7 @@ from spamnb.store.rows.id_codec import Buffer
 
 
 class LmdbTable:
-    """A `hash_buckets.Table` over one database in one transaction."""
+    """A `rows.table.Table` over one database in one transaction."""
 
     __slots__ = ("_db", "_txn")
 

@@ -3,9 +3,9 @@
 All numbers are little endian unless said otherwise; a varint has seven bits a byte, low ones first;
 a text or chunk is a varint length and its bytes; `ids` and `ints` are described in `id_codec`.
 
-Row of a feature, 10 + 8 K bytes, packed (26 at two labels):
+Row of a feature, 2 + 8 K bytes, packed (18 at two labels); its id is stored elsewhere:
 
-    u64 id | u32 n[K] | i32 w[K] | u16 day
+    u32 n[K] | i32 w[K] | u16 day
 
 Event, version 2 (its seq is in the journal's key):
 
@@ -39,9 +39,10 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,7 @@ from spamnb.core.model.events import (
     Totals,
     Update,
 )
+from spamnb.core.model.id_arrays import changes, order_of
 from spamnb.errors import StoreDamagedError, StoreVersionError
 from spamnb.store.contract import MessageState
 from spamnb.store.rows.id_codec import (
@@ -86,9 +88,7 @@ _DOUBLE = struct.Struct("<d")
 @cache
 def row_type(labels: int) -> np.dtype[np.void]:
     """The packed row of a feature."""
-    return np.dtype(
-        [("id", "<u8"), ("n", "<u4", (labels,)), ("w", "<i4", (labels,)), ("day", "<u2")]
-    )
+    return np.dtype([("n", "<u4", (labels,)), ("w", "<i4", (labels,)), ("day", "<u2")])
 
 
 def opaque_rows(rows: Rows) -> Rows:
@@ -100,23 +100,53 @@ def opaque_rows(rows: Rows) -> Rows:
     return rows.view(f"V{rows.itemsize}")
 
 
-def to_rows(ids: Ids, records: Records) -> Rows:
-    """Rows from ids and columns."""
-    rows = np.empty(len(ids), row_type(records.n.shape[1]))
-    rows["id"] = ids
-    rows["n"] = records.n
-    rows["w"] = records.w
-    rows["day"] = records.day
+class RowSet(NamedTuple):
+    """Sorted ids and the row of each."""
+
+    ids: Ids
+    rows: Rows
+
+    @staticmethod
+    def none(dtype: np.dtype[np.void]) -> RowSet:
+        """The empty set."""
+        return RowSet(np.zeros(0, np.uint64), np.zeros(0, dtype))
+
+    def take(self, index: NDArray[np.intp]) -> RowSet:
+        """Some of the rows."""
+        return RowSet(
+            self.ids.take(index), opaque_rows(self.rows).take(index).view(self.rows.dtype)
+        )
+
+    def part(self, some: slice) -> RowSet:
+        """Neighbouring rows."""
+        return RowSet(self.ids[some], self.rows[some])
+
+
+def joined(parts: Sequence[RowSet]) -> RowSet:
+    """Sets one after another."""
+    rows = np.concatenate([opaque_rows(part.rows) for part in parts])
+    return RowSet(np.concatenate([part.ids for part in parts]), rows.view(parts[0].rows.dtype))
+
+
+def newest(parts: Sequence[RowSet]) -> RowSet:
+    """One set of all: of an id in several the row of the last."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = joined(parts)
+    order = order_of(rows.ids)
+    # The last of equal ids is before a change.
+    return rows.take(order[np.roll(changes(rows.ids.take(order)), -1)])
+
+
+def to_rows(records: Records) -> Rows:
+    """Rows from columns."""
+    rows = np.empty(len(records.day), row_type(records.n.shape[1]))
+    rows["n"], rows["w"], rows["day"] = records
     return rows
 
 
-def from_rows(rows: Rows) -> tuple[Ids, Records]:
-    """Ids and columns from rows, each a new array."""
-    return rows["id"].astype(np.uint64), records_of(rows)
-
-
 def records_of(rows: Rows) -> Records:
-    """The columns without the id, each a new array."""
+    """The columns, each a new array."""
     return Records(
         rows["n"].astype(np.uint32), rows["w"].astype(np.int32), rows["day"].astype(np.uint16)
     )

@@ -1,6 +1,8 @@
 """The words behind features, in hash buckets: the texts that clues show. Pure.
 
-A word's bucket is found like a feature's (`BucketLayout`), but its value is not of one dtype:
+Ids are uniform hashes, so the top bits of an id are the number of its bucket. A bucket's key is the
+first id of its range, big-endian; zero bytes at the end are left out, because each page above the
+leaves then leads to a quarter more. When buckets are full on average, each is split in two.
 
     u32 count | count * (u64 id, u8 place, u8 length) | the texts, one after another
 
@@ -29,28 +31,20 @@ from numpy.typing import NDArray
 
 from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Ids
-from spamnb.core.model.id_arrays import locate, order_of
+from spamnb.core.model.id_arrays import changes, locate, order_of
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import Word
-from spamnb.store.rows.hash_buckets import (
-    BLOCK_BUCKETS,
-    BUCKET_BYTES,
-    SLAB_BUCKETS,
-    BucketLayout,
-    Mask,
-    Table,
-    distinct,
-    keys_of,
-    union,
-)
 from spamnb.store.rows.id_codec import Buffer
+from spamnb.store.rows.table import Table
 
 _HEAD = np.dtype([("id", "<u8"), ("place", "u1"), ("size", "u1")])
-WORD_BYTES = 20
-"""a head and some ten letters"""
-_TARGET = BUCKET_BYTES // WORD_BYTES
-"""words in a bucket. Buckets twice as large cost 42 instead of 32
-bytes a word, because a third of them then are overflow pages, and saved little."""
+BUCKET_WORDS = 40
+"""A bucket has half as many words to all of them, up to 800 bytes. Buckets twice as large cost 42
+instead of 32 bytes a word, because a third of them then are overflow pages, and saved little."""
+SLAB_BUCKETS = 1024
+"""buckets read and written together, some 700 KB"""
+_LAYOUT = struct.Struct("<BQ")
+_KEY = np.dtype(">u8")
 _HEAD_BYTES = _HEAD.itemsize
 _PENDING_PREFIX = b"\xff" * 8
 """prefix of the keys of pending words; no bucket has such a key"""
@@ -69,6 +63,49 @@ _Piece = tuple[int, bytes, bytes]
 """of one bucket: how many words, their heads, their texts"""
 _COUNT = struct.Struct("<I").unpack_from
 _PACK = struct.Struct("<I").pack
+
+
+class BucketLayout(NamedTuple):
+    """There are 2^`bits` buckets for some `words`."""
+
+    bits: int = 0
+    words: int = 0
+
+    def starts(self, ids: Ids) -> Ids:
+        """The first id of each id's bucket."""
+        below = np.uint64(63 - self.bits)
+        return ids >> below >> np.uint64(1) << np.uint64(1) << below
+
+    def verify(self, key: bytes, ids: Ids) -> None:
+        """Refuse a bucket that holds ids outside its range: a search would not find these ids."""
+        if set(keys_of(self.starts(ids))) != {key}:
+            raise StoreDamagedError("a word is stored in a bucket of another id range")
+
+    def encode(self) -> bytes:
+        """The layout as bytes."""
+        return _LAYOUT.pack(*self)
+
+    @staticmethod
+    def decode(data: Buffer) -> BucketLayout:
+        """The layout in these bytes."""
+        try:
+            layout = BucketLayout(*_LAYOUT.unpack(data))
+        except struct.error as error:
+            raise StoreDamagedError(f"a layout of {len(data)} bytes") from error
+        if layout.bits > 62:
+            raise StoreDamagedError(f"a layout of 2^{layout.bits} buckets")
+        return layout
+
+
+def distinct(sorted_ids: Ids) -> Ids:
+    """The distinct values of a sorted array; a diff, because np.unique would sort again."""
+    return sorted_ids[changes(sorted_ids)]
+
+
+def keys_of(starts: Ids) -> list[bytes]:
+    """Keys of buckets, in order. `tolist` of short byte strings is fast, and drops the zeros."""
+    keys: list[bytes] = starts.astype(_KEY).view("S8").tolist()
+    return [key or b"\0" for key in keys]
 
 
 class _WordBlock(NamedTuple):
@@ -181,7 +218,6 @@ class Vocabulary:
         if 0 < len(heads) <= MAX_PENDING_BATCH:
             self._append_pending(b"".join((_PACK(len(heads)), heads.tobytes(), texts)))
         elif len(heads):
-            self._grow(self.layout.rows + len(heads))
             self._append(heads, texts, heads["size"].cumsum(dtype=np.intp))
 
     def _pending(self) -> list[Buffer]:
@@ -219,7 +255,6 @@ class Vocabulary:
             self.table.delete(key)
         if len(block.heads):
             heads, texts, ends = block.taken(order_of(block.ids))
-            self._grow(self.layout.rows + len(heads))
             self._append(heads, texts, ends)
 
     def remove(self, ids: Ids) -> None:
@@ -228,7 +263,7 @@ class Vocabulary:
             return
         if locate(ids, _read(self._pending()).ids)[1].any():
             self._move_pending()
-        if self.layout.rows == 0:
+        if self.layout.words == 0:
             return
         starts = distinct(self.layout.starts(ids))
         block = self._read_block(starts)
@@ -238,7 +273,7 @@ class Vocabulary:
         bounds = np.searchsorted(block.bucket[keep], np.arange(len(starts) + 1))
         self._put(starts, map(_value, _pieces(*block.taken(keep), bounds)))
         gone = len(block.heads) - len(keep)
-        self.layout = self.layout._replace(rows=self.layout.rows - gone)
+        self.layout = self.layout._replace(words=self.layout.words - gone)
 
     def all(self) -> Iterator[Word]:
         """All texts in order of their ids."""
@@ -248,10 +283,10 @@ class Vocabulary:
     def _bucket_words(self) -> Iterator[Word]:
         for key, value in _bucket_values(self.table):
             block = _read([bytes(value)])
-            self.layout.verify([key], [len(block.heads)], block.ids)
+            self.layout.verify(key, block.ids)
             yield from _sorted_words(block)
 
-    def _known(self, ids: Ids) -> Mask:
+    def _known(self, ids: Ids) -> NDArray[np.bool_]:
         """Which of these have a text."""
         if len(ids) == 0:
             return np.zeros(0, np.bool_)
@@ -262,6 +297,27 @@ class Vocabulary:
         return known
 
     def _append(self, heads: NDArray[np.void], texts: bytes, ends: NDArray[np.intp]) -> None:
+        """Add sorted words to the buckets, which are split before if there are too few."""
+        words = self.layout.words + len(heads)
+        bits = (words // BUCKET_WORDS).bit_length()
+        if bits > self.layout.bits:
+            self._split(bits)
+        self._join(heads, texts, ends)
+        self.layout = self.layout._replace(words=words)
+
+    def _split(self, bits: int) -> None:
+        """Move all words to more buckets."""
+        self.layout = self.layout._replace(bits=bits)
+        keys = [key for key, _ in _bucket_values(self.table)]
+        for i in range(0, len(keys), SLAB_BUCKETS):
+            few = keys[i : i + SLAB_BUCKETS]
+            block = _read(self.table.get_many(few))
+            for key in few:
+                self.table.delete(key)
+            self._join(*block.taken(order_of(block.ids)))
+
+    def _join(self, heads: NDArray[np.void], texts: bytes, ends: NDArray[np.intp]) -> None:
+        """Append sorted words to their buckets."""
         bucket = self.layout.starts(np.ascontiguousarray(heads["id"]))
         starts = distinct(bucket)
         bounds = np.append(np.searchsorted(bucket, starts), len(heads))
@@ -272,21 +328,6 @@ class Vocabulary:
             old = self.table.get_many(few)
             chunks = itertools.islice(pending, len(few))
             self.table.put_many(list(zip(few, map(_joined, old, chunks), strict=True)))
-        self.layout = self.layout._replace(rows=self.layout.rows + len(heads))
-
-    def _grow(self, rows: int) -> None:
-        """Split the buckets that are due for so many words."""
-        old, layout = self.layout, self.layout.grown(rows, _TARGET)
-        self.layout = layout._replace(rows=old.rows)
-        if layout.buckets == old.buckets or old.rows == 0:
-            return
-        cut, added = old.splits(layout)
-        block = self._read_block(cut)
-        starts = union(cut, added)
-        ids = block.ids
-        order = order_of(ids)
-        bounds = np.append(np.searchsorted(ids[order], starts), len(ids))
-        self._put(starts, map(_value, _pieces(*block.taken(order), bounds)))
 
     def _read_block(self, starts: Ids, more: Sequence[Buffer] = ()) -> _WordBlock:
         return _read([*self.table.get_many(keys_of(starts)), *more])
@@ -327,25 +368,3 @@ def _sorted_words(block: _WordBlock) -> Iterator[Word]:
     for id_, where, end in zip(*columns, strict=True):
         yield Word(id_, where, texts[at:end])
         at = end
-
-
-def rebucket_words(vocabulary: Vocabulary, layout: BucketLayout) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values, in order, of all words in the buckets of another layout."""
-    values = (bytes(value) for _, value in _bucket_values(vocabulary.table))
-    rest: list[bytes] = []
-    while bucket_block := [*itertools.islice(values, BLOCK_BUCKETS)]:
-        block = _read([*rest, *bucket_block])
-        heads, texts, ends = block.taken(order_of(block.ids))
-        bucket = layout.starts(np.ascontiguousarray(heads["id"]))
-        starts = distinct(bucket)
-        bounds = np.append(np.searchsorted(bucket, starts), len(bucket))
-        pairs = list(
-            zip(keys_of(starts), map(_value, _pieces(heads, texts, ends, bounds)), strict=True)
-        )
-        # The last bucket may continue in the next bucket_block.
-        last = pairs.pop()
-        yield from pairs
-        rest = [last[1]]
-    if rest:
-        yield last
-    yield from ((key, bytes(value)) for key, value in vocabulary.table.scan(_PENDING_PREFIX))
