@@ -201,19 +201,24 @@ class Places:
     """The addresses of all segments, valid as long as the table's memory and the segments are."""
 
     def __init__(self, segments: Segments) -> None:
-        count = len(segments.numbers)
         self._bits = segments.bits
-        self._rows = _memory(f"V{segments.dtype.itemsize}", 1)
-        self._first, self._end, self._widest = np.zeros((3, count), np.int64)
+        self._row_bytes = segments.dtype.itemsize
+        # Of each segment: the first id, the end of the ids, the index, and where the row of an id
+        # would be that is at 0; and how many rows a cell has at most.
+        self._first, self._end, self._index, self._rows, self._widest = np.zeros(
+            (5, len(segments.numbers)), np.int64
+        )
         self.update(segments, segments.numbers)
 
     def update(self, segments: Segments, numbers: Iterable[int]) -> None:
         """Read the addresses of these segments again."""
         for number in numbers:
             value, count, self._widest[number] = segments.value(number)
-            address = np.frombuffer(value, np.uint8).__array_interface__["data"][0]
-            self._first[number] = address // 8
-            self._end[number] = address // 8 + count
+            first = np.frombuffer(value, np.uint8).__array_interface__["data"][0] // 8
+            end = first + count
+            self._first[number], self._end[number], self._index[number] = first, end, 2 * end + 2
+            self._rows[number] = 8 * end + _INDEX_BYTES - first * self._row_bytes
+        self._steps = int(self._widest.max()).bit_length()
 
     @property
     def count(self) -> int:
@@ -226,17 +231,16 @@ class Places:
         A binary search from the start of each id's cell; the step, which is the same for all ids,
         is halved. Behind the ids of a segment lies the greatest number.
         """
-        words, starts = _memory("<u8", 8), _memory("<u4", 4)
+        words = _memory("<u8", 8)
         cell = (ids >> np.uint64(64 - self._bits - CELL_BITS)).view(np.int64)
         number = cell >> CELL_BITS
-        first, end = self._first.take(number), self._end.take(number)
         cell &= _CELLS - 1
-        cell += 2 * end + 2
-        at = np.minimum(first + starts.take(cell), end)
-        for bit in reversed(range(int(self._widest.max()).bit_length())):
-            probe = np.minimum(at + ((1 << bit) - 1), end)
+        cell += self._index.take(number)
+        end = self._end.take(number)
+        at = np.minimum(self._first.take(number) + _memory("<u4", 4).take(cell), end)
+        for step in reversed(range(self._steps)):
+            probe = np.minimum(at + ((1 << step) - 1), end)
             np.add(probe, 1, out=at, where=words.take(probe) < ids)
         here = ((words.take(at) == ids) & (at < end)).nonzero()[0]
-        ends = 8 * end.take(here) + _INDEX_BYTES
-        rows = (at - first).take(here) * out.itemsize
-        opaque_rows(out)[index.take(here)] = self._rows[ends + rows]
+        rows = at.take(here) * self._row_bytes + self._rows.take(number.take(here))
+        opaque_rows(out)[index.take(here)] = _memory(f"V{self._row_bytes}", 1)[rows]

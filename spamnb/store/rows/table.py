@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from spamnb.store.rows.id_codec import Buffer
@@ -19,9 +19,6 @@ class Table(Protocol):
 
     def put(self, key: bytes, value: Buffer, *, append: bool = False) -> None:
         """Replace the value; with `append` the key must be the greatest."""
-
-    def put_many(self, items: Iterable[tuple[bytes, Buffer]]) -> None:
-        """Replace the values."""
 
     def delete(self, key: bytes) -> None:
         """Delete the key, if it exists."""

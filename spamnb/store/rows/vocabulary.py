@@ -327,19 +327,20 @@ class Vocabulary:
             few = keys[i : i + SLAB_BUCKETS]
             old = self.table.get_many(few)
             chunks = itertools.islice(pending, len(few))
-            self.table.put_many(list(zip(few, map(_joined, old, chunks), strict=True)))
+            # All are joined before one is put, which may move the others.
+            joined = [*map(_joined, old, chunks)]
+            for key, value in zip(few, joined, strict=True):
+                self.table.put(key, value)
 
     def _read_block(self, starts: Ids, more: Sequence[Buffer] = ()) -> _WordBlock:
         return _read([*self.table.get_many(keys_of(starts)), *more])
 
     def _put(self, starts: Ids, values: Iterator[bytes]) -> None:
-        full = []
         for key, value in zip(keys_of(starts), values, strict=True):
             if value:
-                full.append((key, value))
+                self.table.put(key, value)
             else:
                 self.table.delete(key)
-        self.table.put_many(full)
 
 
 def _pending_key(number: int) -> bytes:
