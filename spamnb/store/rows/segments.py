@@ -10,10 +10,10 @@ divides its range into equal cells; ids are uniform hashes, so a cell has a few:
 fill the value up to LEAST_BYTES. All numbers are little endian.
 
 A look-up reads the values where they lie. `Places` has the addresses of all segments, and finds the
-rows of all ids together, with some thirty operations of numpy: 500 rows among a million take 55 us.
-One read of the table for each id took 300 us. LMDB gives a value of more than half a page pages of
-its own, which never move as long as the value is not replaced, so addresses stay valid in later
-transactions; LEAST_BYTES is more than half of the largest page.
+rows of all ids together, with some forty operations of numpy: 400 rows among a million take 70 us.
+One read of the table for each id took 300 us and more. LMDB gives a value of more than half a page
+pages of its own, which never move as long as the value is not replaced, so addresses stay valid in
+later transactions; LEAST_BYTES is more than half of the largest page.
 
 Knows arrays and a table of bytes; must not know which engine keeps the table. Invariants: all 2^b
 segments exist; rows are in the range of their segment, sorted and distinct; none is empty of counts

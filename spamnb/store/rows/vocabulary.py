@@ -42,7 +42,8 @@ BUCKET_WORDS = 40
 """A bucket has half as many words to all of them, up to 800 bytes. Buckets twice as large cost 42
 instead of 32 bytes a word, because a third of them then are overflow pages, and saved little."""
 SLAB_BUCKETS = 1024
-"""buckets read and written together, some 700 KB"""
+"""Buckets read and written together, some 700 KB. To split the buckets of a million words takes
+0.44 s, once in the life of a model."""
 _LAYOUT = struct.Struct("<BQ")
 _KEY = np.dtype(">u8")
 _HEAD_BYTES = _HEAD.itemsize
