@@ -23,7 +23,7 @@ from support.forks import fork_child, killed_after, output_of
 from support.stores import NOON_2026, RECIPE, apply, event_for, learn, mail
 
 from spamnb.errors import StoreFullError
-from spamnb.store.check import check
+from spamnb.store.check import check, collect
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lmdb.store import open_store
@@ -257,10 +257,9 @@ def reader(folder, ended, write_line):
     while not ended.exists():
         with store.read() as view:
             totals = view.totals()
-            sums = np.zeros(2, np.int64)
-            for _, records in view.features():
-                sums += records.n.sum(axis=0, dtype=np.int64)
-            assert np.array_equal(sums, totals.tokens)
+            ids, records = collect(view.features(), 2)
+            for rows in (records, view.gather(ids)):
+                assert np.array_equal(rows.n.sum(axis=0, dtype=np.int64), totals.tokens)
             assert len(view.last_events(3)) == min(3, len(view.last_events(20)))
         snapshots += 1
     write_line(snapshots)

@@ -153,3 +153,16 @@ def test_a_segment_that_contradicts_its_head_is_damage(change):
 def test_a_segment_has_pages_of_its_own():
     """LMDB may move a value of up to half a page, and pages have up to 64 KiB."""
     assert len(encode(RowSet.none(ROW), 0)) == segments.LEAST_BYTES > (1 << 15)
+
+
+def test_rows_of_many_labels():
+    """Rows may be longer than an empty segment."""
+    for labels in (256, 5000):
+        dtype = row_type(labels)
+        table = Segments(DictTable(), dtype)
+        table.table.put(key_of(0), encode(RowSet.none(dtype), 0))
+        assert Places(table).count == 0
+        table.merge(RowSet(np.array([7], np.uint64), np.ones(1, dtype)), table.numbers)
+        out = np.zeros(2, dtype)
+        Places(table).fill(np.array([7, 8], np.uint64), out, np.arange(2))
+        assert out["n"].sum(axis=1).tolist() == [labels, 0]

@@ -73,7 +73,7 @@ class Environment:
         """the parent's environment, kept referenced: closing it would change its lock table"""
         self._dbs: dict[str, Any] = {}
         self.mapped: dict[str, Any] = {}
-        """what callers derived from addresses in the map; emptied when the map moves"""
+        """what callers derived from addresses in the map; emptied when the map moves or ends"""
         self._open()
 
     def _new_locks(self) -> None:
@@ -189,6 +189,7 @@ class Environment:
             return
         with self._gate.closed():
             env, self._env = self._env, None
+            self.mapped.clear()
             env.close()
 
     @property

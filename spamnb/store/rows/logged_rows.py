@@ -96,6 +96,11 @@ class RowCache:
     """What a process keeps of the rows between transactions; threads may share it.
 
     It follows the snapshot that was read last; to read an older one, it starts anew.
+
+    Addresses are those of the snapshot that is read: each transaction that writes segments makes
+    the log longer, so the log's last position names the segments of a snapshot; they are written
+    only at the end of a transaction, after its last look-up; the log says which ones were replaced
+    between two positions; and LMDB keeps the pages of an open snapshot.
     """
 
     def __init__(self) -> None:
@@ -125,16 +130,21 @@ class RowCache:
             return self._places.count
 
     def _follow(self, view: LoggedRows) -> None:
-        state, start = view.state, self._last
+        view.meta.get(LOG_KEY)  # LMDB refuses this after the transaction; addresses do not
+        state, start, segments = view.state, self._last, view.segments
         if start == state.last:
             return
         self._last = -1
-        if state.first <= start < state.last and self._read_log(view, start):
-            count = len(view.segments.numbers)
-            self._places.update(view.segments, state.written(count, start, state.last))
+        if (
+            state.first <= start < state.last
+            and self._places.bits == segments.bits
+            and self._read_log(view, start)
+        ):
+            written = state.written(len(segments.numbers), start, state.last)
+            self._places.update(segments, written)
         else:
-            self._recent = RowTable(int(state.capacity * _ROOM), view.segments.dtype)
-            self._places = Places(view.segments)
+            self._recent = RowTable(int(state.capacity * _ROOM), segments.dtype)
+            self._places = Places(segments)
             self._read_log(view, state.first)
         self._last = state.last
 
@@ -168,7 +178,7 @@ class LoggedRows:
         self.segments = segments
         self.log = log
         self.state = LogState.decode(meta.get(LOG_KEY))
-        self._meta = meta
+        self.meta = meta
         self._cache = cache
         self._changed = RowSet.none(segments.dtype)
         """the rows that this transaction has changed"""
@@ -194,14 +204,15 @@ class LoggedRows:
             return
         stop, rows = old.last + changed, self._cache.count(self) + changed
         capacity = max(old.capacity, _capacity(rows))
+        # `_write` reads the log, perhaps all of it, so nothing may have been added to it.
         if changed >= old.capacity // _WHOLE_SHARE or capacity > old.capacity:
             self._write([*self.segments.numbers], bits_for(rows))
             state = LogState(capacity, self._delete(stop, stop), stop)
         else:
-            self._append()
             self._write(old.written(len(self.segments.numbers), old.last, stop))
+            self._append()
             state = old._replace(first=self._delete(stop - old.capacity, stop), last=stop)
-        self._meta.put(LOG_KEY, state.encode())
+        self.meta.put(LOG_KEY, state.encode())
         self._changed = RowSet.none(self.segments.dtype)
 
     def _write(self, numbers: list[int], least_bits: int = 0) -> None:
@@ -217,7 +228,7 @@ class LoggedRows:
         for at in range(0, len(ids), _ROWS_A_VALUE):
             some = slice(at, at + _ROWS_A_VALUE)
             key = _START.pack(self.state.last + at)
-            self.log.put(key, ids[some].tobytes() + rows[some].tobytes(), append=True)
+            self.log.put(key, ids[some].astype("<u8").tobytes() + rows[some].tobytes(), append=True)
 
     def _delete(self, upto: int, stop: int) -> int:
         """Delete the values that start at or before `upto`; return the start of the first kept."""

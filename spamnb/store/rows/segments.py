@@ -15,6 +15,11 @@ One read of the table for each id took 300 us and more. LMDB gives a value of mo
 pages of its own, which never move as long as the value is not replaced, so addresses stay valid in
 later transactions; LEAST_BYTES is more than half of the largest page.
 
+Why that reads no other memory: `Segments.value` compares the length of a value with its head before
+its address is kept; `Places.fill` stays within this length, whatever else the value contains; and
+numpy refuses an index outside the memory from the first segment to the end of the last one. Why it
+reads no older or newer value: see `RowCache`.
+
 Knows arrays and a table of bytes; must not know which engine keeps the table. Invariants: all 2^b
 segments exist; rows are in the range of their segment, sorted and distinct; none is empty of counts
 and corrections. Failure: StoreDamagedError. Look-ups in a damaged segment end, and read no byte
@@ -25,7 +30,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -51,7 +56,8 @@ Mask = NDArray[np.bool_]
 
 CELL_BITS = 10
 _CELLS = 1 << CELL_BITS
-_HEAD = struct.Struct("<II")
+_HEAD, _ID = struct.Struct("<II"), struct.Struct("<Q")
+_WORD, _START = np.dtype("<u8"), np.dtype("<u4")
 _END = b"\xff" * 8
 _INDEX_BYTES = len(_END) + 4 * _CELLS
 LEAST_BYTES = 33_000
@@ -61,19 +67,14 @@ writes the rows of one range of the ids, so smaller segments would not reduce wh
 
 
 class _Memory:
-    """Memory from the address 8 on: numpy takes no array at the address 0."""
+    """The memory between two addresses as an array: the item `i` begins `step` * i bytes on."""
 
-    def __init__(self, kind: str, step: int) -> None:
-        shape, place = (1 << 52,), (8, True)
+    def __init__(self, start: int, stop: int, kind: np.dtype[Any], step: int) -> None:
+        shape = (max((stop - start - kind.itemsize) // step + 1, 0),)
         self.__array_interface__ = {
-            "version": 3, "typestr": kind, "shape": shape, "strides": (step,), "data": place
+            "version": 3, "typestr": kind.str, "shape": shape, "strides": (step,),
+            "data": (start, True),
         }  # fmt: skip
-
-
-@cache
-def _memory(kind: str, step: int) -> NDArray[Any]:
-    """The memory of this process as an array: the item `i` is at the address 8 + i * step."""
-    return np.asarray(_Memory(kind, step))
 
 
 def key_of(number: int) -> bytes:
@@ -115,9 +116,14 @@ def encode(rows: RowSet, bits: int) -> bytes:
     """The value of a segment, one of 2^bits."""
     cells = (rows.ids >> np.uint64(64 - bits - CELL_BITS)).view(np.int64) & (_CELLS - 1)
     sizes = np.bincount(cells, minlength=_CELLS)
-    starts = np.zeros(_CELLS, "<u4")
+    starts = np.zeros(_CELLS, _START)
     sizes[:-1].cumsum(out=starts[1:])
-    parts = (_HEAD.pack(len(cells), sizes.max()), rows.ids.tobytes(), _END, starts.tobytes())
+    parts = (
+        _HEAD.pack(len(cells), sizes.max()),
+        rows.ids.astype(_WORD).tobytes(),
+        _END,
+        starts.tobytes(),
+    )
     return b"".join((*parts, rows.rows.tobytes())).ljust(LEAST_BYTES, b"\0")
 
 
@@ -149,22 +155,24 @@ class Segments:
 
     def value(self, number: int) -> tuple[Buffer, int, int]:
         """The value of a segment, how many rows it has, and at most how many in a cell."""
-        value = self.table.get(key_of(number)) or bytes(_HEAD.size)
-        count, widest = _HEAD.unpack_from(value)
+        value = self.table.get(key_of(number)) or b""
+        count, widest = _HEAD.unpack_from(value) if len(value) >= LEAST_BYTES else (0, 0)
         end = _HEAD.size + 8 * count
         size = end + _INDEX_BYTES + count * self.dtype.itemsize
         if len(value) != max(LEAST_BYTES, size) or value[end : end + 8] != _END:
             raise StoreDamagedError(f"segment {number} of the features has {len(value)} bytes")
+        if count and any(
+            _ID.unpack_from(value, at)[0] >> 64 - self.bits != number for at in (8, end - 8)
+        ):
+            raise StoreDamagedError("a feature is stored in a segment of another id range")
         return value, count, widest
 
     def read(self, number: int) -> RowSet:
-        """The rows of a segment, as views; refuses ids out of order or of another segment."""
+        """The rows of a segment, as views; refuses ids out of order."""
         value, count, _ = self.value(number)
-        ids = np.frombuffer(value, "<u8", count, 8)
+        ids = np.frombuffer(value, _WORD, count, 8)
         if (ids[1:] <= ids[:-1]).any():
             raise StoreDamagedError(f"the features of segment {number} are not in order")
-        if cuts(ids, self.bits)[number : number + 2] != [0, count]:
-            raise StoreDamagedError("a feature is stored in a segment of another id range")
         return RowSet(ids, np.frombuffer(value, self.dtype, count, 8 + 8 * count + _INDEX_BYTES))
 
     def with_changes(self, changed: RowSet, numbers: Iterable[int]) -> Iterator[tuple[int, RowSet]]:
@@ -201,46 +209,53 @@ class Places:
     """The addresses of all segments, valid as long as the table's memory and the segments are."""
 
     def __init__(self, segments: Segments) -> None:
-        self._bits = segments.bits
+        count = len(segments.numbers)
+        self.bits = segments.bits
         self._row_bytes = segments.dtype.itemsize
-        # Of each segment: the first id, the end of the ids, the index, and where the row of an id
-        # would be that is at 0; and how many rows a cell has at most.
-        self._first, self._end, self._index, self._rows, self._widest = np.zeros(
-            (5, len(segments.numbers)), np.int64
-        )
+        self._address, self._stop, self._count, self._widest = np.zeros((4, count), np.int64)
         self.update(segments, segments.numbers)
 
     def update(self, segments: Segments, numbers: Iterable[int]) -> None:
         """Read the addresses of these segments again."""
         for number in numbers:
-            value, count, self._widest[number] = segments.value(number)
-            first = np.frombuffer(value, np.uint8).__array_interface__["data"][0] // 8
-            end = first + count
-            self._first[number], self._end[number], self._index[number] = first, end, 2 * end + 2
-            self._rows[number] = 8 * end + _INDEX_BYTES - first * self._row_bytes
+            value, self._count[number], self._widest[number] = segments.value(number)
+            address = np.frombuffer(value, np.uint8).__array_interface__["data"][0]
+            if address % 8:
+                raise StoreDamagedError(f"segment {number} of the features has no pages of its own")
+            self._address[number], self._stop[number] = address, address + len(value)
+        start, stop = int(self._address.min()), int(self._stop.max())
+        self._words = np.asarray(_Memory(start, stop, _WORD, 8))
+        self._starts = np.asarray(_Memory(start, stop, _START, 4))
+        self._rows = np.asarray(_Memory(start, stop, np.dtype(f"V{self._row_bytes}"), 1))
+        # Of each segment: the first id, the end of the ids, the index, and where the row of an id
+        # would be that is at 0.
+        self._first = (self._address - start) // 8 + 1
+        self._end = self._first + self._count
+        self._index = 2 * self._end + 2
+        self._row_zero = 8 * self._end + _INDEX_BYTES - self._first * self._row_bytes
         self._steps = int(self._widest.max()).bit_length()
 
     @property
     def count(self) -> int:
         """How many rows there are."""
-        return int((self._end - self._first).sum())
+        return int(self._count.sum())
 
     def fill(self, ids: Ids, out: Rows, index: NDArray[np.intp]) -> None:
         """Write the rows of these ids into `out`, each at its index; other rows stay.
 
         A binary search from the start of each id's cell; the step, which is the same for all ids,
-        is halved. Behind the ids of a segment lies the greatest number.
+        is halved. Behind the ids of a segment lies the greatest number. Whatever the memory holds,
+        `at` stays between the first id of the segment and one past its end, within its value.
         """
-        words = _memory("<u8", 8)
-        cell = (ids >> np.uint64(64 - self._bits - CELL_BITS)).view(np.int64)
+        cell = (ids >> np.uint64(64 - self.bits - CELL_BITS)).view(np.int64)
         number = cell >> CELL_BITS
         cell &= _CELLS - 1
         cell += self._index.take(number)
         end = self._end.take(number)
-        at = np.minimum(self._first.take(number) + _memory("<u4", 4).take(cell), end)
-        for step in reversed(range(self._steps)):
-            probe = np.minimum(at + ((1 << step) - 1), end)
-            np.add(probe, 1, out=at, where=words.take(probe) < ids)
-        here = ((words.take(at) == ids) & (at < end)).nonzero()[0]
-        rows = at.take(here) * self._row_bytes + self._rows.take(number.take(here))
-        opaque_rows(out)[index.take(here)] = _memory(f"V{self._row_bytes}", 1)[rows]
+        at = np.minimum(self._first.take(number) + self._starts.take(cell), end)
+        for bit in reversed(range(self._steps)):
+            probe = np.minimum(at + ((1 << bit) - 1), end)
+            np.add(probe, 1, out=at, where=self._words.take(probe) < ids)
+        here = ((self._words.take(at) == ids) & (at < end)).nonzero()[0]
+        rows = at.take(here) * self._row_bytes + self._row_zero.take(number.take(here))
+        opaque_rows(out)[index.take(here)] = self._rows[rows]
