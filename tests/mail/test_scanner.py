@@ -107,6 +107,20 @@ def test_each_option_of_spamc(site):
     assert "SPAMNB_CLUE_1" in site.spamc("-y", spam)[1]
     code, out = site.spamc("-s 500", spam)
     assert "X-Spam-Flag" not in out
+    assert site.spamc("-K", spam) == (0, "SPAMD/1.5 0\n")
+
+
+@needs_spamc
+def test_spamc_without_the_daemon(site):
+    """Without `-x` the message passes unmarked; with it the caller gets an error and the score."""
+    message = site.message("ham", 3)
+    (closed,) = free_ports(1)
+    line = site.lines("spamc.md", "spamc")[0].replace(f"-p {site.port}", f"-p {closed}")
+    line = line.removesuffix("< message")
+    passed = run_line(f"{line} < message", message)
+    assert (passed.returncode, passed.stdout) == (0, message.read_bytes())
+    assert run_line(f"{line} -x < message", message).returncode == os.EX_UNAVAILABLE
+    assert run_line(f"{line} -c < message", message).stdout == b"0/0\n"
 
 
 @needs_spamc
@@ -121,7 +135,9 @@ def test_spamc_teaches_on_the_unix_socket_only(site):
     ]
     code, _ = site.spamc("-L spam", message)
     assert code == os.EX_IOERR  # spamc does not pass on the code in the reply
-    assert "Unable" in site.spamc("-C report", message, unix=True)[1]
+    assert site.spamc("-L ham", message, unix=True)[1].strip() == "Message successfully un/learned"
+    for what in ("report", "revoke"):
+        assert "Unable" in site.spamc(f"-C {what}", message, unix=True)[1]
 
 
 @needs_spamc
@@ -150,8 +166,9 @@ def test_rspamc_reads_every_reply(site):
     assert "Messages scanned: " in run_line(stat).stdout.decode()
     message = site.message("ham", 11)
     named = symbols.replace("symbols", "-d alice@example.org learn_ham")
-    learnt = run_line(named, message)
-    assert "success = true" in learnt.stdout.decode(), learnt.stdout
+    for line in (named, named.replace("learn_ham", "learn_spam")):
+        learnt = run_line(line, message)
+        assert "success = true" in learnt.stdout.decode(), learnt.stdout
     refused = named.replace(site.changes["127.0.0.1:11333"], site.here["127.0.0.1:783"])
     assert "403" in run_line(refused, message).stdout.decode()
 
@@ -172,3 +189,25 @@ def test_curl_on_the_unix_socket(site):
     chunked = f"{check} -H 'Transfer-Encoding: chunked' -H 'Expect: 100-continue'"
     assert b"HTTP/1.1 100 Continue" in run_line(chunked, message).stdout
     assert b"HTTP/1.1 400" in run_line(f"{check} -H 'File: /etc/passwd'", message).stdout
+
+
+@needs_curl
+def test_curl_as_in_container_suites(site):
+    """Messages on standard input, a probe of `required_score`, hashes that are not kept."""
+    message, sock = site.message("spam", 5), site.folder / "scan.sock"
+    to = f"curl -s -H 'Password: any' --unix-socket {sock}"
+
+    def asked(rest):
+        head, _, body = run_line(f"{to} {rest}", message).stdout.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK")
+        return body
+
+    for path in ("learnspam", "learnham"):
+        assert json.loads(asked(f"--data-binary @- http://rspamd/{path} < message"))["success"]
+    for path in ("fuzzyadd", "fuzzydel"):
+        found = json.loads(asked(f"-H 'Flag: 13' --data-binary @- http://rspamd/{path} < message"))
+        assert found["error"].startswith("No content to generate fuzzy hashes")
+    probe = asked("-d 'From: a@localhost\nTo: b@localhost\n\nEmpty' http://rspamd/scan")
+    assert 5 < json.loads(probe)["default"]["required_score"] < 999
+    assert json.loads(asked("http://rspamd/stat"))["scanned"] > 0
+    assert asked("http://rspamd/ping") == b"pong\r\n"
