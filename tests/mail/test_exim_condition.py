@@ -57,7 +57,7 @@ def test_mail_is_marked(site, label, flag, actions):
     (score,) = found.get_all("X-Spam-Score")
     assert (float(score) >= 5.0) == (flag == "YES")
     assert "X-Spamnb-Verdict" not in found
-    assert found["X-Action"] == actions[site.protocol.endswith("rspamd")]
+    assert f"action {actions[site.protocol.endswith('rspamd')]}." in site.log()
 
 
 def test_mail_passes_unmarked_while_the_daemon_is_down(site):

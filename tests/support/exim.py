@@ -214,7 +214,7 @@ class AskingExim(Exim):
         asked = _part(ASKED, CONDITION, f"main section, {self.protocol}", address)
         plain = self.without_filter()
         acl = _part(ASKED, CONDITION, "acl for DATA")
-        shown = "       add_header = X-Action: $spam_action\n"
+        shown = "       logwrite = action $spam_action.\n"
         return {"main": plain["main"] + asked, "data": acl + shown}
 
     def without_filter(self):
