@@ -206,9 +206,8 @@ def test_without_a_whole_answer_the_message_is_scanned_here(trained, reply):
 def test_a_scan_that_crashes_or_hangs_costs_the_verdict_only(trained):
     """A damaged model may kill the process that reads it; a deadline ends every scan."""
     with short_home(trained) as home:
-        # A scan that reads this list waits for a writer.
-        os.mkfifo(home / "list")
-        done = filtered(SPAM, "-t", "0.1", home=home, SPAMNB_RULES_ALLOW=str(home / "list"))
+        os.mkfifo(home / "list")  # to open it waits for a writer
+        done = filtered(SPAM, "-t", 1, home=home, SPAMNB_RULES_BLOCK=str(home / "list"))
         assert (done.code, done.out) == (0, b"X-Spamnb-Verdict: unscanned; reason=fault\n" + SPAM)
         assert "timed out" in done.err
         with (home / "data.mdb").open("r+b") as file:

@@ -5,7 +5,7 @@
 
 Blocking, and only with the standard library: it serves programs that start for one message, or that
 must not fail. A deadline is a time of `time.monotonic`. Failure: PeerError, also for a reply that
-is not complete.
+is not complete; its `reply` is the first line of a refusal.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def connected(address: Address, deadline: float) -> socket.socket:
 
 
 def ask(
-    peer: socket.socket, message: bytes, headers: RequestHeaders, deadline: float
+    peer: socket.socket, message: bytes | bytearray, headers: RequestHeaders, deadline: float
 ) -> ScanAnswer:
     """Send the message and return the answer."""
     try:
@@ -100,7 +100,7 @@ def _is_safe(value: str) -> bool:
     return bool(value) and value.isprintable() and "," not in value
 
 
-def _send(peer: socket.socket, parts: Iterable[bytes], deadline: float) -> None:
+def _send(peer: socket.socket, parts: Iterable[bytes | bytearray], deadline: float) -> None:
     for part in parts:
         peer.settimeout(_left(deadline))
         try:
@@ -127,8 +127,10 @@ def _parsed(reply: bytes) -> ScanAnswer:
     status = first.split(" ")[1:2]
     if status == ["503"]:
         return ScanAnswer(b"", {})
+    if not first:
+        raise PeerError("the scanner closed the connection without a reply")
     if status != ["200"]:
-        raise PeerError(f"the scanner refuses the message: {first!r}" if first else _NO_REPLY)
+        raise PeerError(f"the scanner refuses the message: {first!r}", reply=first.encode())
     fields = {name.lower(): value.strip() for name, _, value in map(_split, lines)}
     if fields.get("content-length") != str(len(body)):
         raise PeerError("the scanner's reply is not complete")
@@ -143,6 +145,3 @@ def _parsed(reply: bytes) -> ScanAnswer:
 
 def _split(line: str) -> tuple[str, str, str]:
     return line.partition(":")
-
-
-_NO_REPLY: Final = "the scanner closed the connection without a reply"
