@@ -56,6 +56,7 @@ COMMANDS = {
     "evaluate": "spamnb.cli.evaluate:evaluate",
     "tune": "spamnb.cli.tune:tune",
     "serve": "spamnb.cli.serve:serve",
+    "opensmtpd": "spamnb.cli.opensmtpd:opensmtpd",
     "reload": "spamnb.cli.serve:reload",
     "bypass": "spamnb.cli.serve:bypass",
     "passwd": "spamnb.cli.passwd:passwd",

@@ -1,19 +1,16 @@
 """`spamnb filter` marks what comes on standard input, and never loses it."""
 
-import contextlib
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from functools import partial
 
 import pytest
 from support.cli import ONE_HAM, ONE_SPAM, PROGRAM, environment
 from support.daemon import let_others_enter
-from support.filtering import daemon_in, filtered, run_filter, short_home
+from support.filtering import answering, daemon_in, filtered, run_filter, short_home
 from support.waiting import LIMIT_S
 
 from spamnb.core.policy.verdict_headers import OWN_HEADERS
@@ -160,36 +157,6 @@ def test_the_recipient_is_remembered(served):
 # --- a daemon that fails -------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def answering(home, reply):
-    """A socket in a home at which each client gets a reply; None: it waits for the end.
-
-    Gives a semaphore that counts the clients.
-    """
-    came, ended = threading.Semaphore(0), threading.Event()
-
-    def serve(server):
-        while not ended.is_set():
-            with server.accept()[0] as client:
-                came.release()
-                if reply is None:
-                    ended.wait(LIMIT_S)
-                else:
-                    with contextlib.suppress(OSError):  # the last one does not read
-                        client.sendall(reply)
-
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(home / "scan.sock"))
-        server.listen()
-        thread = threading.Thread(target=serve, args=(server,))
-        thread.start()
-        yield came
-        ended.set()
-        with socket.socket(socket.AF_UNIX) as last:
-            last.connect(str(home / "scan.sock"))
-        thread.join()
-
-
 @pytest.mark.parametrize(
     "reply",
     [None, b"", b"HTTP/1.1 500 no\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nX-Spam"],
@@ -250,8 +217,9 @@ def test_no_input_fails_temporarily(served):
 def test_a_signal_fails(trained, number):
     """A filter that is ended while the daemon has the message has no exit code of a success."""
     with short_home(trained) as home, answering(home, None) as came:
+        # Under nohup, the tests and their programs ignore SIGHUP.
         filtering = subprocess.Popen(
-            [*PROGRAM, "--home", home, "filter"],
+            ["env", "--default-signal=HUP", *PROGRAM, "--home", home, "filter"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=environment(),
         )  # fmt: skip

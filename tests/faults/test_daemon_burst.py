@@ -19,7 +19,7 @@ from support.daemon import (
     settings_in,
 )
 from support.daemon_children import HANG, SLOW_S
-from support.waiting import LIMIT_S
+from support.waiting import LIMIT_S, until
 
 from spamnb.endpoints.control.protocol import ControlClient
 
@@ -87,8 +87,8 @@ def test_a_burst_is_scanned_or_deferred_and_makes_no_known_crasher(home, slow, s
     assert set(codes) <= {250, 451}
     assert scan_wait_s == 300 or 451 in codes
     assert all("p=" in verdict for verdict in small)
+    until(lambda: len(daemon.logged("message")) == BURST + len(small), "all log lines")
     records = daemon.logged("message")
-    assert len(records) == BURST + len(small)
     assert {record["reason"] for record in records if record["code"] == 451} <= {"busy"}
     assert all(record["verdict"] != "unscanned" for record in records if record["code"] == 250)
     assert daemon.logged("scan process died") == []

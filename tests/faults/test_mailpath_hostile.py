@@ -16,14 +16,12 @@ def reloaded(daemon, config, text):
 
 
 def test_a_worker_replaced_after_a_reload_finds_its_listeners(tmp_path, sink):
-    """Mail flows after a worker died and its listener was renamed or lost its next hop."""
+    """Mail flows after a worker died and its listener was removed or lost its next hop."""
     hop = f'upstream = "{sink.address}"'
     config = settings_in(tmp_path, listener=hop, delivery="")
     text = config.read_text()
     with serve(tmp_path, "--create", config=config).ready() as daemon:
-        for number, changed in enumerate(
-            (text.replace(".mx]", ".other]"), text.replace(hop, ""), "[log]\nlevel = 'debug'"), 1
-        ):
+        for number, changed in enumerate((text.replace(hop, ""), "[log]\nlevel = 'debug'"), 1):
             assert reloaded(daemon, config, changed)
             (pid,) = daemon.children("worker")
             os.kill(pid, signal.SIGKILL)

@@ -2,13 +2,16 @@
 
 import contextlib
 import shutil
+import socket
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
 from support.cli import PROGRAM, SECONDS, environment, forked
 from support.daemon import NO_DELIVERY, serve, settings_in
+from support.waiting import LIMIT_S
 
 PATIENT = ("-t", "600")
 """a busy machine stays far below it; a later option overrides it"""
@@ -61,3 +64,33 @@ def daemon_in(home, more="", **settings):
     config = settings_in(home.parent, **NO_DELIVERY, more=listener, **settings)
     with serve(home.parent, config=config) as running:
         yield running.ready()
+
+
+@contextlib.contextmanager
+def answering(home, reply):
+    """A socket in a home at which each client gets a reply; None: it waits for the end.
+
+    Gives a semaphore that counts the clients.
+    """
+    came, ended = threading.Semaphore(0), threading.Event()
+
+    def serve(server):
+        while not ended.is_set():
+            with server.accept()[0] as client:
+                came.release()
+                if reply is None:
+                    ended.wait(LIMIT_S)
+                else:
+                    with contextlib.suppress(OSError):  # the last one does not read
+                        client.sendall(reply)
+
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(home / "scan.sock"))
+        server.listen()
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        yield came
+        ended.set()
+        with socket.socket(socket.AF_UNIX) as last:
+            last.connect(str(home / "scan.sock"))
+        thread.join()

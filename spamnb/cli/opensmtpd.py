@@ -1,0 +1,46 @@
+"""`spamnb opensmtpd`: the filter that OpenSMTPD starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+import click
+
+from spamnb.cli.filter import SOCKET
+from spamnb.cli.help import command
+from spamnb.cli.options import Number
+from spamnb.endpoints.net.address import Address
+from spamnb.errors import UserError
+
+DEADLINE_S: Final = 45.0
+"""more than `timeouts.scan_total_s`, after which the daemon answers without a verdict; SMTP clients
+wait for ten minutes (RFC 5321 4.5.3.2.6)"""
+
+EXAMPLES = """
+filter spamnb proc-exec "/usr/local/bin/spamnb opensmtpd"    two lines for smtpd.conf
+listen on eth0 filter spamnb
+"""
+
+
+@command("Run as a filter of OpenSMTPD, which starts it.", EXAMPLES, name="opensmtpd")
+@click.argument("address", default=str(SOCKET))
+@click.option("--deadline", type=Number(1, 280), default=DEADLINE_S, metavar="SECONDS",
+              help="For the verdict on a message; then it passes. Default: 45.")  # fmt: skip
+def opensmtpd(address: str, deadline: float) -> None:
+    """Ask the daemon about each message of OpenSMTPD, and add the verdict to its header.
+
+    ADDRESS is the daemon's scanner listener: a path, or host:port. Default:
+    /run/spamnb/scan.sock. A message with the action `reject` is refused with 550. Without an answer
+    in time, the message passes with `X-Spamnb-Verdict: unscanned`, and the log says why.
+
+    The program runs until OpenSMTPD closes its input: OpenSMTPD ends when a filter ends.
+    """
+    try:
+        Address.parse(address)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    program = [sys.executable, "-P", "-m", "spamnb.endpoints.opensmtpd", address, str(deadline)]
+    sys.stdout.flush()
+    os.execv(sys.executable, program)  # noqa: S606 - the program of this process

@@ -1,0 +1,1 @@
+"""OpenSMTPD starts a process of this package as a filter; it asks a scanner listener."""

@@ -1,0 +1,284 @@
+"""OpenSMTPD's filter protocol, version 0.6 and later, without I/O (smtpd-filters(7)).
+
+    config|smtpd-version|6.8.0p2                            and more, until config|ready
+    report|0.6|TIME|smtp-in|EVENT|SESSION|...               what happens
+    filter|0.6|TIME|smtp-in|data-line|SESSION|TOKEN|LINE    the message, dots stuffed, to its "."
+    filter|0.6|TIME|smtp-in|commit|SESSION|TOKEN|           answered by filter-result
+
+`OpensmtpdFilter.receive` takes a line. What is to be written is in `output`, messages to ask about
+are in `pending`, what is to be logged in `notes`; `answered` takes the answer to a message.
+
+Invariants: each line of a message is written once, in order, whatever fails; above the limit of
+memory a message passes unscanned; after an internal error it passes as it came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, NamedTuple
+
+from spamnb.core.policy.verdict_headers import Reason, add_to_message, header_end, unscanned_fields
+from spamnb.endpoints.net.scan_client import RequestHeaders, ScanAnswer
+
+OLDEST: Final = (6, 8)
+"""before OpenSMTPD 6.8 the fields have other places"""
+HELD_BYTES: Final = 64 << 20
+"""of all messages in memory"""
+MOST_RECIPIENTS: Final = 1000
+_EVENTS: Final = (
+    b"report|smtp-in|link-connect",
+    b"report|smtp-in|link-identify",
+    b"report|smtp-in|link-disconnect",
+    b"report|smtp-in|tx-mail",
+    b"report|smtp-in|tx-rcpt",
+    b"report|smtp-in|tx-reset",
+    b"filter|smtp-in|data-line",
+    b"filter|smtp-in|commit",
+    b"ready",
+)
+REGISTRATION: Final = b"".join(b"register|%b\n" % event for event in _EVENTS)
+_REFUSED: Final = b"reject|550 5.7.1 This message is not wanted here"
+_DEFERRED: Final = b"reject|451 4.3.0 Temporary failure, please try again later"
+_PROCEED: Final = b"proceed"
+_END: Final = b"."
+_VERSION = re.compile(rb"(\d{1,4})\.(\d{1,4})")
+
+
+class VersionError(Exception):
+    """OpenSMTPD is too old for this filter."""
+
+
+class PendingMessage(NamedTuple):
+    """A whole message to ask about."""
+
+    session: bytes
+    token: bytes
+    raw: bytearray
+    """CRLF line ends, dots not stuffed"""
+    headers: RequestHeaders
+
+
+@dataclass(slots=True)
+class _SmtpClient:
+    """One client of OpenSMTPD."""
+
+    address: str = ""
+    name: str = ""
+    helo: str = ""
+    queue_id: str = ""
+    sender: str = ""
+    recipients: list[str] = field(default_factory=list)
+    held: bytearray = field(default_factory=bytearray)
+    """of the message that comes in, as in `PendingMessage`"""
+    passes: bool = False
+    """whether the lines of the message are written at once"""
+    pending: PendingMessage | None = None
+    result: bytes = _PROCEED
+
+
+class OpensmtpdFilter:
+    """The state of the filter: all clients of OpenSMTPD."""
+
+    def __init__(self, limit_bytes: int = HELD_BYTES) -> None:
+        self.output = bytearray()
+        self.pending: deque[PendingMessage] = deque()
+        self.notes: list[str] = []
+        self.held_bytes = 0
+        self._limit = limit_bytes
+        self._clients: dict[bytes, _SmtpClient] = {}
+
+    def receive(self, line: bytes) -> None:
+        """Take a line without its end. VersionError if OpenSMTPD is too old."""
+        kind = line.partition(b"|")[0]
+        if kind == b"config":
+            self._configure(line)
+        elif kind in self._KINDS:
+            try:
+                self._KINDS[kind](self, line)
+            except Exception as error:  # noqa: BLE001 - the boundary: the message has to pass
+                self.notes.append(f"internal error: {error!r}")
+                if kind == b"filter":
+                    self._pass_line(line)
+
+    def answered(self, message: PendingMessage, answer: ScanAnswer | None) -> None:
+        """Write a message with its answer; without one it passes unscanned."""
+        self.held_bytes -= len(message.raw)
+        client = self._clients.get(message.session)
+        if client is None or client.pending is not message:
+            return  # it has left
+        client.pending = None
+        end = _end(message.raw)
+        header = bytes(message.raw[:end])
+        if answer is None:
+            header = _unscanned(header, "fault")
+        elif answer.deferred:
+            client.result = _DEFERRED
+        else:
+            is_refused = answer.outcome.get("action") == "reject"
+            header, client.result = answer.header, _REFUSED if is_refused else _PROCEED
+        self._write(message.session, message.token, header)
+        self._write(message.session, message.token, message.raw, end)
+        self._write_line(message.session, message.token, _END)
+
+    # -- lines ------------------------------------------------------------------------------------
+
+    def _configure(self, line: bytes) -> None:
+        name, _, value = line.partition(b"|")[2].partition(b"|")
+        if name == b"ready":
+            self.output += REGISTRATION
+        elif name == b"smtpd-version":
+            found = _VERSION.search(value)
+            if found and (int(found[1]), int(found[2])) < OLDEST:
+                raise VersionError(f"OpenSMTPD {value.decode('ascii', 'replace')} is too old")
+
+    def _report(self, line: bytes) -> None:
+        _, _, _, _, event, session, *rest = line.split(b"|", 6)
+        if event == b"link-disconnect":
+            self._drop(self._clients.pop(session, _SmtpClient()))
+        elif event in self._REPORTS:
+            client = self._clients.setdefault(session, _SmtpClient())
+            self._REPORTS[event](self, client, b"".join(rest).decode("utf-8", "replace"))
+
+    def _filter(self, line: bytes) -> None:
+        _, _, _, _, phase, session, token, text = line.split(b"|", 7)
+        client = self._clients.setdefault(session, _SmtpClient())
+        if phase == b"data-line":
+            self._data_line(client, session, token, text)
+        else:
+            self._result(session, token, client.result)
+            client.result = _PROCEED
+
+    def _pass_line(self, line: bytes) -> None:
+        """Answer a line that could not be handled, as a filter that changes nothing."""
+        fields = line.split(b"|", 7)
+        if len(fields) < 8:
+            return  # nothing says what it asks
+        phase, session, token, text = fields[4:]
+        if phase == b"data-line":
+            client = self._clients.setdefault(session, _SmtpClient())
+            self._release(client, session, token, None)
+            self._write_line(session, token, text)
+            client.passes = text != _END
+        else:
+            self._result(session, token, _PROCEED)
+
+    # -- reports ----------------------------------------------------------------------------------
+
+    def _connected(self, client: _SmtpClient, text: str) -> None:
+        name, is_confirmed, source, _ = text.rsplit("|", 3)
+        client.address = source.rpartition(":")[0].strip("[]")
+        client.name = name if is_confirmed == "pass" else ""
+
+    def _identified(self, client: _SmtpClient, text: str) -> None:
+        client.helo = text.partition("|")[2]
+
+    def _mail(self, client: _SmtpClient, text: str) -> None:
+        queue_id, result, address = text.split("|", 2)
+        if result == "ok":
+            client.queue_id, client.sender = queue_id, address
+
+    def _rcpt(self, client: _SmtpClient, text: str) -> None:
+        _, result, address = text.split("|", 2)
+        if result == "ok" and len(client.recipients) < MOST_RECIPIENTS:
+            client.recipients.append(address)
+
+    def _reset(self, client: _SmtpClient, _text: str) -> None:
+        self._drop(client)
+        client.queue_id, client.sender, client.result = "", "", _PROCEED
+        client.recipients = []
+
+    _REPORTS: ClassVar[dict[bytes, Callable[[Any, _SmtpClient, str], None]]] = {
+        b"link-connect": _connected,
+        b"link-identify": _identified,
+        b"tx-mail": _mail,
+        b"tx-rcpt": _rcpt,
+        b"tx-reset": _reset,
+    }
+    _KINDS: ClassVar[dict[bytes, Callable[[Any, bytes], None]]] = {
+        b"report": _report,
+        b"filter": _filter,
+    }
+
+    def _drop(self, client: _SmtpClient) -> None:
+        """Forget the message; if it was asked about, its answer gives the memory back."""
+        self.held_bytes -= len(client.held)
+        client.held, client.pending, client.passes = bytearray(), None, False
+
+    # -- the message ------------------------------------------------------------------------------
+
+    def _data_line(self, client: _SmtpClient, session: bytes, token: bytes, line: bytes) -> None:
+        if client.passes:
+            self._write_line(session, token, line)
+            client.passes = line != _END
+        elif line == _END:
+            client.pending = PendingMessage(session, token, client.held, _headers(client))
+            client.held = bytearray()
+            self.pending.append(client.pending)
+        elif self.held_bytes + len(line) + 2 > self._limit:
+            self.notes.append(f"{client.queue_id}: passes unscanned: too much mail at once")
+            self._release(client, session, token, "large")
+            self._write_line(session, token, line)
+        else:
+            text = b"%b\r\n" % line[line.startswith(b".") :]
+            client.held += text
+            self.held_bytes += len(text)
+
+    def _release(
+        self, client: _SmtpClient, session: bytes, token: bytes, reason: Reason | None
+    ) -> None:
+        """Write what is held; the other lines of the message follow as they come.
+
+        With a reason, a complete header section gets the field that says so.
+        """
+        end = _end(client.held) if reason else 0
+        if reason and end < len(client.held):
+            self._write(session, token, _unscanned(bytes(client.held[:end]), reason))
+        else:
+            end = 0
+        self._write(session, token, client.held, end)
+        self.held_bytes -= len(client.held)
+        client.held, client.passes = bytearray(), True
+
+    # -- output -----------------------------------------------------------------------------------
+
+    def _write(self, session: bytes, token: bytes, raw: bytes | bytearray, start: int = 0) -> None:
+        """Write lines of a message."""
+        for line in _lines(raw, start):
+            self._write_line(session, token, b"." * line.startswith(b".") + line)
+
+    def _write_line(self, session: bytes, token: bytes, line: bytes) -> None:
+        self.output += b"filter-dataline|%b|%b|%b\n" % (session, token, line)
+
+    def _result(self, session: bytes, token: bytes, result: bytes) -> None:
+        self.output += b"filter-result|%b|%b|%b\n" % (session, token, result)
+
+
+def _headers(client: _SmtpClient) -> RequestHeaders:
+    return {
+        "From": [client.sender],
+        "Rcpt": client.recipients,
+        "IP": [client.address],
+        "Hostname": [client.name],
+        "Helo": [client.helo],
+        "Queue-Id": [client.queue_id],
+    }
+
+
+def _end(raw: bytearray) -> int:
+    """The end of the header section; of the message if it is nothing else."""
+    end = header_end(raw)
+    return len(raw) if end < 0 else end
+
+
+def _unscanned(header: bytes, reason: Reason) -> bytes:
+    return add_to_message(header, unscanned_fields(reason))
+
+
+def _lines(raw: bytes | bytearray, start: int) -> Iterator[bytes]:
+    """The lines without their ends; the last line has an end, too."""
+    while (end := raw.find(b"\r\n", start)) >= 0:
+        yield bytes(raw[start:end])
+        start = end + 2
