@@ -116,6 +116,8 @@ def test_it_installs_all_and_removes_all_but_the_settings(install, tmp_path):
         "usr/local/share/bash-completion/completions/spamnb",
         "usr/local/share/zsh/site-functions/_spamnb",
         "usr/local/share/fish/vendor_completions.d/spamnb.fish",
+        "usr/local/share/man/man1/spamnb-train.1",
+        "usr/local/share/man/man5/spamnb.toml.5",
         "usr/local/lib/spamnb/spamnb-teach",
         "usr/local/lib/spamnb/spamnb-to-junk.sieve",
         "usr/local/bin/spamnb",
@@ -151,6 +153,21 @@ def test_the_example_settings_are_read_without_a_complaint(installed):
     command = [sys.executable, "-m", "spamnb", "--config", file, "config", "check"]
     environment = os.environ | ({"SPAMNB_SERVE_USER": "root"} if os.geteuid() == 0 else {})
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+
+
+def test_a_package_has_the_places_of_the_distribution(install, tmp_path):
+    """With --package nothing lies in /usr/local or in /etc/systemd, which belong to the admin."""
+    root = tmp_path / "root"
+    install("--package", "--root", root)
+    there = files(root)
+    assert {
+        "usr/bin/spamnb",
+        "usr/lib/systemd/system/spamnb.service",
+        "usr/share/man/man1/spamnb.1",
+        "usr/share/zsh/vendor-completions/_spamnb",
+    } <= there
+    etc = {name for name in there if name.startswith(("usr/local/", "etc/"))}
+    assert etc == {"etc/spamnb/spamnb.toml.example"}
 
 
 @needs_systemd

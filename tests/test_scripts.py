@@ -19,6 +19,7 @@ ELSEWHERE = {
     "fetch-corpora": "tests/endpoints/test_fetch.py",
     "install": "tests/test_install.py",
     "make-sample": "tests/unit/test_sample.py",
+    "man": "tests/test_man.py",
     "run": "tests/test_run.py",
     "setup.sh": "tests/test_run.py",
     "test": "scripts/test runs this file",
