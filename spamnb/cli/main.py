@@ -41,6 +41,7 @@ COMMANDS = {
     "forget": "spamnb.cli.correct:forget",
     "undo": "spamnb.cli.correct:undo",
     "watch": "spamnb.cli.watch:watch",
+    "imap": "spamnb.cli.imap:imap",
     "review": "spamnb.cli.review:review",
     "quarantine": "spamnb.cli.quarantine:quarantine",
     "status": "spamnb.cli.status:status",

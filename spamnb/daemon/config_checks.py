@@ -32,6 +32,7 @@ from spamnb.daemon.processes.bootstrap import (
 from spamnb.daemon.processes.sockets import BindAddress, Sockets
 from spamnb.daemon.roles.delivery import delivery_params
 from spamnb.daemon.roles.learner import SYSTEM_SPOOL
+from spamnb.endpoints.imap.login import account_problems
 from spamnb.endpoints.net.address import MOST_PATH_BYTES, Address
 from spamnb.endpoints.smtp.delivery.logins import Passwords
 from spamnb.endpoints.smtp.delivery.recipients import Recipients
@@ -372,5 +373,21 @@ def _spools(checked: Checked) -> Problems:
         )
 
 
+def _mailboxes(checked: Checked) -> Problems:
+    """Report mailboxes without a server or a password; nothing is connected or run."""
+    for name, params in checked.settings.imap.items():
+        for problem in account_problems(params):
+            yield UserError(f"imap.{name}: {problem}", hint=problem.hint)
+
+
 _AT_THE_START = (_addresses, _upstreams, _releases, _log_file)
-_AS_THE_DAEMON = (_program, _home, _log_again, _lists, _delivery_agent, _delegates, _spools)
+_AS_THE_DAEMON = (
+    _program,
+    _home,
+    _log_again,
+    _lists,
+    _delivery_agent,
+    _delegates,
+    _spools,
+    _mailboxes,
+)

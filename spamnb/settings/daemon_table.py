@@ -339,3 +339,49 @@ LISTENERS = NamedSections(
             "Scan and log, but change nothing except for adding the signature header."),
     ),
 )  # fmt: skip
+
+MAILBOXES = NamedSections(
+    "imap",
+    "alice",
+    "Mailboxes on IMAP servers: new mail is judged, junk is moved, and moves by the user are "
+    "learnt. Read by the daemon, or by `spamnb imap` without one. See docs/imap.md.",
+    (
+        Setting("imap.*.host", TEXT, "Name of the IMAP server.", restart=True),
+        Setting("imap.*.port", whole(0, 65_535), "Its port; 0 is 993, or 143 without implicit TLS.",
+            restart=True),
+        Setting("imap.*.tls", choice("implicit", "starttls", "none"),
+            "Encryption: from the first byte, or by STARTTLS. none is allowed for a server on this "
+            "machine. The certificate must be valid for the host.",
+            restart=True),
+        Setting("imap.*.ca_file", TEXT,
+            "PEM file of the authorities that certificates are checked with. Empty: those of the "
+            "system.",
+            restart=True),
+        Setting("imap.*.user", TEXT,
+            "Login at the server; also the user's name in the journal.", restart=True),
+        Setting("imap.*.auth", choice("password", "xoauth2"),
+            "xoauth2: the password is an access token (OAuth 2), as password_command prints it.",
+            restart=True),
+        Setting("imap.*.password_file", TEXT,
+            "File with the password in its first line; only its owner may have access (mode 0600).",
+            restart=True),
+        Setting("imap.*.password_command", TEXTS,
+            'Program that prints the password, as a list of words: ["pass", "mail/alice"]. It is '
+            "run at each login, without a shell.",
+            restart=True),
+        Setting("imap.*.inbox", TEXT, "Folder in which new mail arrives.", restart=True),
+        Setting("imap.*.junk", TEXT,
+            "Folder for junk, which must exist. Empty: the one that the server marks (RFC 6154), "
+            "else Junk or Spam.",
+            restart=True),
+        Setting("imap.*.act", choice("move", "flag", "nothing"),
+            "What happens to junk: move moves it to the junk folder, flag sets the flag $Junk, "
+            "nothing only logs the verdict.",
+            restart=True),
+        Setting("imap.*.poll_s", number(5, 540),
+            "Seconds between two looks at the user's other folders; also at the inbox if the "
+            "server cannot report new mail (IDLE). Servers close connections that are idle for "
+            "longer than 9 minutes.",
+            restart=True),
+    ),
+)  # fmt: skip

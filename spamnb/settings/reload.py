@@ -11,6 +11,9 @@ from dataclasses import replace
 from spamnb.settings import Settings, restored
 from spamnb.settings.render import need_restart, plain
 
+_MAILBOXES = "imap."
+"""settings of a process that is made at the start"""
+
 
 def merge_reloadable(
     before: Settings, after: Settings, *, has_agent: bool
@@ -22,9 +25,9 @@ def merge_reloadable(
     old, new = plain(before), plain(after)
     agentless = [] if has_agent else _without_next_hop(after)
     later = need_restart(before, after) + [f"{name}.upstream" for name in agentless]
-    stays = tuple(f"{name}." for name in agentless)
+    stays = (_MAILBOXES, *(f"{name}." for name in agentless))
     if not (has_agent or after.listener):
-        later, stays = [*later, "listener"], ("listener.",)
+        later, stays = [*later, "listener"], (_MAILBOXES, "listener.")
     values = {name: value for name, value in new.items() if not name.startswith(stays)}
     values |= {name: old[name] for name in old if name in later or name.startswith(stays)}
     return replace(restored(values), file=after.file), later

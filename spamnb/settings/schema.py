@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
 from spamnb.core.policy.actions import ActionMap, Fallbacks
+from spamnb.endpoints.imap.params import ImapParams
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.networks import LOOPBACK
 from spamnb.endpoints.smtp.delivery.params import DeliveryParams
@@ -195,6 +196,7 @@ class Settings:
     feedback: FeedbackSettings = field(default_factory=FeedbackSettings)
     listener: Mapping[str, ListenerSettings] = field(default_factory=dict)
     domain: Mapping[str, ActionMap] = field(default_factory=dict)
+    imap: Mapping[str, ImapParams] = field(default_factory=dict)
     file: str = ""
     """the file they were read from; empty if none"""
 
@@ -221,5 +223,9 @@ SECTIONS: dict[str, Callable[..., Any]] = {
     "delivery": DeliverySettings,
     "feedback": FeedbackSettings,
 }
-MEMBERS: dict[str, Callable[..., Any]] = {"listener": ListenerSettings, "domain": ActionMap}
+MEMBERS: dict[str, Callable[..., Any]] = {
+    "listener": ListenerSettings,
+    "domain": ActionMap,
+    "imap": ImapParams,
+}
 """family of named sections -> class of one section"""

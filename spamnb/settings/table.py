@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from spamnb.core.model.kinds import KINDS
-from spamnb.settings.daemon_table import DOMAINS_FAMILY, LISTENERS, SERVING
+from spamnb.settings.daemon_table import DOMAINS_FAMILY, LISTENERS, MAILBOXES, SERVING
 from spamnb.settings.setting import MASKED, PREFIX, NamedSections, Setting, toml_of
 from spamnb.settings.types import DAYS, DOMAINS, FLAG, LABELS, PAIR, TEXT, TEXTS, choice, whole
 
@@ -73,7 +73,9 @@ SETTINGS: tuple[Setting, ...] = (
     *SERVING,
 )  # fmt: skip
 
-FAMILIES: dict[str, NamedSections] = {family.name: family for family in (LISTENERS, DOMAINS_FAMILY)}
+FAMILIES: dict[str, NamedSections] = {
+    family.name: family for family in (LISTENERS, DOMAINS_FAMILY, MAILBOXES)
+}
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 BY_VARIABLE = {setting.variable: setting for setting in SETTINGS}

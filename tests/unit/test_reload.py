@@ -63,3 +63,21 @@ def test_processes_are_those_of_the_start(tmp_path):
         loaded(tmp_path, ONE), loaded(tmp_path, ONE + "[serve]\nworkers = 7"), has_agent=False
     )
     assert (found.serve.workers, later) == (Settings().serve.workers, ["serve.workers"])
+
+
+MAILBOX = """
+[imap.alice]
+host = "imap.example.org"
+user = "alice"
+password_file = "/nowhere"
+"""
+
+
+@pytest.mark.parametrize("change", [(MAILBOX, ""), ("alice", "bob"), (".org", ".net")])
+def test_mailboxes_are_those_of_the_start(tmp_path, change):
+    """A mailbox that is new, gone or changed waits for a restart."""
+    before, after = (loaded(tmp_path, ONE + text) for text in (MAILBOX, MAILBOX.replace(*change)))
+    for old, new in ((before, after), (after, before)):
+        found, later = merge_reloadable(old, new, has_agent=False)
+        assert (found.imap, bool(later)) == (old.imap, True)
+        assert all(name.startswith("imap.") for name in later)

@@ -32,11 +32,14 @@ from spamnb.settings.schema import DELIVERY_ADDRESS, ListenerSettings
 ENTRIES: Mapping[str, str] = {
     "learner": "spamnb.daemon.roles.learner_main:main",
     "delivery": "spamnb.daemon.roles.delivery:main",
+    "imap": "spamnb.daemon.roles.imap:main",
     "worker": "spamnb.daemon.roles.worker:main",
 }
 LOCK = "serve.lock"
 RESERVED = CONTROL, DELIVERY = "control", "delivery"
 """names of sockets that no listener may have"""
+_SOCKETS: Mapping[str, list[str]] = {"learner": [CONTROL], "delivery": [DELIVERY], "imap": []}
+"""of the processes that are no workers"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +232,7 @@ def _missing(home: Path) -> StoreMissingError:
 def _process_plan(serve_request: ServeRequest, sockets: Sockets, log: Log) -> ProcessPlan:
     settings = serve_request.settings
     roles = ["learner"] + (["delivery"] if DELIVERY in sockets.groups else [])
+    roles += ["imap"] if settings.imap else []
     roles += ["worker"] * workers_of(settings)
     # Each scan process has its own slot, for its counters and the messages that crash it.
     scans = scan_slots_of(1 + len(roles), workers_of(settings), cores())
@@ -277,12 +281,12 @@ class DaemonSockets:
 
     def of(self, start: StartParams) -> dict[str, list[int]]:
         """Return the descriptors of a process, by listener."""
-        found, own = self._sockets, {"learner": [CONTROL], "delivery": [DELIVERY]}
+        found = self._sockets
         listeners = [name for name in found.groups if name not in RESERVED]
         index = max(0, start.slot - self._first_worker)
         return {
             name: [one.fileno() for one in found.of(name, index)]
-            for name in own.get(start.role, listeners)
+            for name in _SOCKETS.get(start.role, listeners)
         }
 
     def apply_settings(self, before: Settings, after: Settings) -> set[str]:

@@ -1,0 +1,87 @@
+"""The process that reads mailboxes on IMAP servers; it trains through the control socket."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+from pathlib import Path
+
+from spamnb.daemon.configure import plan_of
+from spamnb.daemon.processes.channel import ChildChannel, StartParams
+from spamnb.daemon.processes.child_loop import ChildLoop, start_child
+from spamnb.daemon.processes.logs import Log
+from spamnb.daemon.processes.shared_state import ProcessState, SharedState
+from spamnb.endpoints.control.protocol import teach_through
+from spamnb.endpoints.imap.connection import StopSignal
+from spamnb.endpoints.imap.model import MailboxModel
+from spamnb.endpoints.imap.ports import ImapPorts, ImapReport
+from spamnb.endpoints.imap.runner import ImapPlan, read_all
+from spamnb.errors import SpamnbError
+from spamnb.service.admin.model_config import ModelConfig, open_model
+from spamnb.service.feedback.types import Answer, Feedback
+from spamnb.service.scanning.model_session import ModelSession
+from spamnb.settings import Settings
+from spamnb.settings.model import model_options
+
+TICK_S = 1.0
+_END_S = 5.0
+"""for the threads to end; what they leave half done is continued at the next start"""
+
+
+def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
+    """Run until told to stop."""
+    settings, log = start_child(start, "imap")
+    asyncio.run(_ImapProcess(start, shared, channel, log).run(settings))
+    return 0
+
+
+class _ImapProcess:
+    def __init__(
+        self, start: StartParams, shared: SharedState, channel: ChildChannel, log: Log
+    ) -> None:
+        self._start = start
+        self._shared = shared
+        self._orders = channel
+        self._log = log
+        self._home = Path(start.home)
+
+    async def run(self, settings: Settings) -> None:
+        """Read the mailboxes in threads until told to stop."""
+        slot, child_loop = self._start.slot, ChildLoop(self._orders, self._log)
+        config = ModelConfig(**model_options(settings, self._home), log=self._log)
+        model = MailboxModel(self._session(settings), partial(open_model, config, readonly=True))
+        ports = ImapPorts(model.judge, model.label_of, self._teach, self._report)
+        stop = StopSignal()
+        threads = read_all(settings.imap, ImapPlan(self._home, ports, self._trouble), stop)
+        child_loop.follow(lambda new, _sockets: model.replace_session(self._session(new)))
+        self._shared.set_state(slot, ProcessState.READY)
+        while not child_loop.stop.is_set():
+            self._shared.beat(slot)
+            try:
+                await asyncio.wait_for(child_loop.stop.wait(), TICK_S)
+            except TimeoutError:
+                continue
+        self._shared.set_state(slot, ProcessState.LEAVING)
+        stop.set()
+        self._end(threads)
+        model.close()
+
+    def _end(self, threads: list[threading.Thread]) -> None:
+        for thread in threads:
+            thread.join(_END_S / len(threads))
+            self._shared.beat(self._start.slot)
+
+    def _session(self, settings: Settings) -> ModelSession:
+        return ModelSession(plan_of(settings, self._home), log=self._log)
+
+    def _teach(self, feedback: Feedback) -> Answer:
+        return teach_through(self._start.control, feedback)
+
+    def _report(self, report: ImapReport) -> None:
+        self._log({"event": "imap", **report.facts()})
+
+    def _trouble(self, name: str, error: SpamnbError, pause_s: float) -> None:
+        facts = {"account": name, "error": str(error), "hint": error.hint}
+        self._log({"event": "mailbox cannot be read", "level": "error", **facts,
+                   "again_in_s": round(pause_s, 1)})  # fmt: skip
