@@ -105,7 +105,7 @@ def _from_file(path: str) -> bytes:
         handle = os.open(Path(path).expanduser(), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise UserError(f"the password file {path}: {error.strerror}") from error
-    with os.fdopen(handle, "rb") as file:
+    try:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
             raise UserError(f"the password file {path} is no plain file")
@@ -115,7 +115,9 @@ def _from_file(path: str) -> bytes:
             raise UserError(
                 f"other users may read or write the password file {path}", hint=f"chmod 600 {path}"
             )
-        return file.read(_SECRET_BYTES)
+        return os.read(handle, _SECRET_BYTES)
+    finally:
+        os.close(handle)
 
 
 def _from_command(words: tuple[str, ...]) -> bytes:

@@ -1,0 +1,101 @@
+"""The reader of a mailbox on the scripted server, with a model in a file."""
+
+import re
+
+from spamnb.core.policy.verdict_headers import ScanVerdict
+from spamnb.endpoints.imap.connection import StopSignal
+from spamnb.endpoints.imap.params import ImapParams, ImapTimes
+from spamnb.endpoints.imap.ports import ImapPorts
+from spamnb.endpoints.imap.runner import AccountReader, ImapPlan
+from spamnb.endpoints.imap.state import MailboxState
+from spamnb.service.feedback.types import Answer
+
+TIMES = ImapTimes(step_s=20.0, command_s=60.0)
+
+
+def ident_of(raw):
+    return re.search(rb"<(.*?)>", raw)[1].decode()
+
+
+def verdict_of(raw):
+    """Junk is what has the word spam in its body."""
+    junk = b"spam" in raw.partition(b"\r\n\r\n")[2]
+    return ScanVerdict(
+        label="spam" if junk else "ham",
+        probability=float(junk),
+        log_odds=0.0,
+        decision="junk" if junk else "deliver",
+    )
+
+
+class _Stop(StopSignal):
+    def __init__(self, box):
+        super().__init__()
+        self._box = box
+
+    def wait(self, seconds):
+        if self._box.waited:
+            self._box.waited()
+        return super().wait(min(seconds, 0.05))
+
+
+class Reader:
+    """An account with its home; each label is a line in a file, as durable as the model's."""
+
+    def __init__(self, server, user, folder, times=TIMES):
+        self.server, self.user, self.home, self.times = server, user, folder, times
+        password = folder / "password"
+        password.write_text("secret\n")
+        password.chmod(0o600)
+        self.params = ImapParams(
+            host="127.0.0.1", port=server.port, tls="none", user=user, password_file=str(password)
+        )
+        self.existing = False
+        self.waited = None
+        """what another program does while the reader waits"""
+        self.judged, self.reports, self.troubles = [], [], []
+        self.stop = _Stop(self)
+
+    def ask(self, method, *arguments):
+        return self.server.ask(self.user, method, *arguments)
+
+    def account(self):
+        ports = ImapPorts(self.judge, self.label_of, self.teach, self.reports.append)
+        plan = ImapPlan(self.home, ports, self.trouble, self.existing, self.times)
+        return AccountReader("box", self.params, plan, self.stop)
+
+    def once(self):
+        self.account().once()
+
+    def close(self):
+        self.stop.close()
+
+    def trouble(self, *facts):
+        self.troubles.append(facts)
+
+    def judge(self, raws, _):
+        self.judged += map(ident_of, raws)
+        return [verdict_of(raw) for raw in raws]
+
+    def teach(self, feedback):
+        assert (feedback.user, feedback.channel) == (self.user, "imap")
+        with (self.home / "labels").open("a") as file:
+            file.write(f"{ident_of(feedback.raw)} {feedback.label}\n")
+        return Answer("learnt")
+
+    def labels(self):
+        """What was learnt, in order."""
+        path = self.home / "labels"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [tuple(line.split()) for line in lines]
+
+    def label_of(self, raw):
+        return dict(self.labels()).get(ident_of(raw))
+
+    def known(self):
+        """How many messages are in each state."""
+        state = MailboxState.open(self.home, "box", self.params.place)
+        try:
+            return state.counts()
+        finally:
+            state.close()
