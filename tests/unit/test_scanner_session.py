@@ -345,6 +345,16 @@ def test_silent_clients_and_late_results():
     assert late.session.held_bytes == 0
 
 
+def test_a_session_that_has_ended_has_nothing_to_answer():
+    """A deadline that passes after the end of a question changes nothing."""
+    one = Driver(peer=PeerIdentity("unix", 1000))
+    one.session.receive(spamd("TELL", Message_class="spam", Set="local"), 1.0)
+    assert one.session.state == "asking"
+    one.run(one.session.close)
+    one.run(one.session.timeout)
+    assert (one.sent, one.session.closed) == (b"", True)
+
+
 @pytest.mark.parametrize("head", [post("/checkv2", b"abc")[:-3], spamd("CHECK", body=b"abc")[:-3]])
 def test_a_request_has_begun_with_its_head(head):
     """While the body is awaited, the connection is not idle, and the headers count as memory."""

@@ -169,6 +169,7 @@ class ScannerSession:
             self._add(StopScan())
         self._ahead.clear()
         self._request = self._reader = None
+        self.state = "reading"
         if not self.closed:
             self.closed = True
             self.deadline = now + self.params.read_s
