@@ -1,0 +1,129 @@
+"""A message gets the same verdict by whatever way it comes to the daemon."""
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from support.cli import spamnb
+from support.daemon import let_others_enter
+from support.equality import HOST, WAYS, Site
+from support.shapes import messages
+from support.waiting import until
+
+from spamnb import __version__
+from spamnb.core.mail.local_hosts import LocalHosts
+from spamnb.core.mail.message import read
+from spamnb.core.model.costs import Costs
+from spamnb.core.policy.verdict_headers import (
+    ScanVerdict,
+    header_end,
+    is_own,
+    junk_threshold,
+    scanned_fields,
+)
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the mail servers need root to start")
+NOT_SCORED = ("no header", "body at once", "forged first line")
+"""`spamnb score` refuses the first two, and reads the third with the forged line"""
+
+
+LOCAL = LocalHosts(hosts=(HOST,))
+
+
+class Case(NamedTuple):
+    """A message, and what `spamnb score` says of it."""
+
+    shape: str
+    raw: bytes
+    score: dict | None
+
+
+@pytest.fixture(scope="module")
+def site(trained):
+    """The daemon and all mail servers."""
+    folder = Path(tempfile.mkdtemp(prefix="spamnb-equal-"))
+    let_others_enter(folder)
+    one = Site(folder, trained)
+    try:
+        one.start()
+        yield one
+    finally:
+        one.stop()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module", params=[20, pytest.param(200, marks=pytest.mark.full)])
+def cases(request, site, tmp_path_factory):
+    """Give shape, message and score of each message."""
+    folder = tmp_path_factory.mktemp("equal")
+    found = messages(request.param)
+    for number, (shape, raw) in enumerate(found):
+        if shape not in NOT_SCORED:
+            (folder / f"{number:03}").write_bytes(raw)
+    done = spamnb(site.home, "--config", site.config, "score", "--json", folder)
+    assert done.code == 0, done.err
+    scores = {int(Path(one["path"]).name): one for one in done.json}
+    return [Case(shape, raw, scores.get(number)) for number, (shape, raw) in enumerate(found)]
+
+
+def verdict_of(row):
+    return {name: row[name] for name in ("id", "probability", "log_odds", "label", "decision")}
+
+
+def fields_in(raw):
+    """The fields with the names of added ones, unfolded."""
+    lines = raw.replace(b"\r\n", b"\n")
+    end = header_end(lines)
+    head = re.sub(rb"\n[ \t]+", b" ", lines if end < 0 else lines[:end])
+    parts = [line.partition(b":") for line in head.split(b"\n")]
+    return [
+        (name.decode(), " ".join(value.decode().split()))
+        for name, colon, value in parts
+        if colon and is_own(name)
+    ]
+
+
+def added_fields(row, reason, names):
+    """What a client gets for a verdict of the history."""
+    facts = (row[name] for name in ("label", "probability", "log_odds", "decision", "signature"))
+    fields = scanned_fields(
+        ScanVerdict(*facts, reason), junk_threshold(Costs()), version=__version__
+    )
+    return [(name, " ".join(value.split())) for name, value in fields if not names or name in names]
+
+
+def ask(site, way, raw):
+    """Send a message; return what the client gets, and the daemon's log record."""
+    before = len(site.daemon.logged("message"))
+    got = way.ask(site, raw)
+    (record,) = until(lambda: site.daemon.logged("message")[before:], what="the log line")
+    return got, record
+
+
+def history(site):
+    """The stored verdicts by signature."""
+    done = spamnb(site.home, "--config", site.config, "history", "--json", "--limit", 0)
+    return {row["signature"]: row for row in done.json}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_each_way_gives_the_same_verdict(site, cases, name):
+    """Digest, probability and decision are those of `spamnb score`; forged fields are gone."""
+    way = WAYS[name]
+    if way.needs not in site.programs:
+        pytest.skip(f"{way.needs} cannot run here")
+    sent = [one for one in enumerate(cases) if one[1].shape not in way.without]
+    asked = [(number, case, *ask(site, way, case.raw)) for number, case in sent]
+    rows = history(site)
+    for number, case, got, record in asked:
+        row, where = rows[record["signature"]], f"{number} {case.shape}"
+        if case.shape not in way.changed:
+            wanted = case.score or site.verdicts.setdefault(number, verdict_of(row))
+            assert verdict_of(row) == verdict_of(wanted), where
+        assert fields_in(got) == added_fields(row, record["reason"], way.names), where
+        if way.whole:
+            assert read(got, LOCAL).digest.hex() == row["id"], where
