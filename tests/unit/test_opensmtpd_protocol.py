@@ -135,8 +135,7 @@ def test_a_new_transaction_forgets_the_old_envelope():
 
 def test_above_the_limit_of_memory_mail_passes():
     """What is held comes out first, with the field that says so, then line after line."""
-    limit = sum(len(line) + 2 for line in MESSAGE[:5])
-    state, written = sent(*MESSAGE, limit=limit)
+    state, written = sent(*MESSAGE, limit=sum(map(len, MESSAGE)) + 3)
     marked = [b"X-Spamnb-Verdict: unscanned; reason=large", *MESSAGE[:2], *MESSAGE[3:]]
     assert datalines(written) == marked
     assert datalines(feed(state, [data_line(b".")])) == [b"."]
@@ -144,6 +143,15 @@ def test_above_the_limit_of_memory_mail_passes():
     assert len(state.notes) == 1
     feed(state, map(data_line, [b"", b"."]))
     assert len(state.pending) == 1
+
+
+def test_the_largest_message_makes_room():
+    """Large messages that never end do not keep other mail from being scanned."""
+    state, _ = sent(*[b"x" * 1000] * 9, limit=10_000)
+    written = feed(state, [data_line(b"y" * 1000, b"S2"), data_line(b".", b"S2")])
+    assert len(datalines(written)) == 9
+    assert [message.session for message in state.pending] == [b"S2"]
+    assert state.held_bytes == 1002
 
 
 @pytest.mark.parametrize("version", [b"6.6.4", b"6.7.1p1", b"5.9"])

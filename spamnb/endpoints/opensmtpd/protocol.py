@@ -73,6 +73,8 @@ class _SmtpClient:
     recipients: list[str] = field(default_factory=list)
     held: bytearray = field(default_factory=bytearray)
     """of the message that comes in, as in `PendingMessage`"""
+    token: bytes = b""
+    """of its lines"""
     passes: bool = False
     """whether the lines of the message are written at once"""
     pending: PendingMessage | None = None
@@ -217,14 +219,19 @@ class OpensmtpdFilter:
             client.pending = PendingMessage(session, token, client.held, _headers(client))
             client.held = bytearray()
             self.pending.append(client.pending)
-        elif self.held_bytes + len(line) + 2 > self._limit:
-            self.notes.append(f"{client.queue_id}: passes unscanned: too much mail at once")
-            self._release(client, session, token, "large")
-            self._write_line(session, token, line)
         else:
             text = b"%b\r\n" % line[line.startswith(b".") :]
+            client.token = token
             client.held += text
             self.held_bytes += len(text)
+            if self.held_bytes > self._limit:
+                self._make_room()
+
+    def _make_room(self) -> None:
+        """Let the largest message pass: a few large ones must not keep others unscanned."""
+        session, client = max(self._clients.items(), key=lambda item: len(item[1].held))
+        self.notes.append(f"{client.queue_id}: passes unscanned: too much mail at once")
+        self._release(client, session, client.token, "large")
 
     def _release(
         self, client: _SmtpClient, session: bytes, token: bytes, reason: Reason | None
