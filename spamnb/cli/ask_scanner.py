@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import ceil
 from typing import Final, NamedTuple, NoReturn
 
 from spamnb.cli.printing import warn
@@ -35,24 +36,31 @@ class Question(NamedTuple):
 
 
 def answer_of(session: CliSession, question: Question, message: bytes) -> ScanAnswer | None:
-    """The answer; None without one, for which a line on standard error gives the reason."""
+    """The answer; None without one. A line on standard error says why there is no verdict."""
     reasons: list[str] = []
-    found: ScanAnswer | None = None
-    for way in (_daemon(question), _child(session)):
+    answer = _first_answer(session, question, message, reasons)
+    if answer is not None and answer.deferred:
+        reasons.append("the scanner asks to try again later")
+        answer = None
+    elif answer is not None and answer.outcome.get("verdict") == "unscanned":
+        reasons.append(f"unscanned, reason {answer.outcome.get('reason')}")
+    elif answer is not None:
+        return answer
+    warn(f"no verdict: {'; '.join(reasons)}")
+    return answer
+
+
+def _first_answer(
+    session: CliSession, question: Question, message: bytes, reasons: list[str]
+) -> ScanAnswer | None:
+    for way in (_daemon(question), _child(session, question.timeout_s)):
         try:
             with way as peer:
                 deadline = time.monotonic() + question.timeout_s
-                found = ask(peer, message, question.headers, deadline)
-            break
+                return ask(peer, message, question.headers, deadline)
         except (SpamnbError, OSError) as error:
             reasons.append(str(error))
-    if found is None:
-        warn(f"no verdict: {'; '.join(reasons)}")
-    elif found.deferred:
-        warn("no verdict: the scanner asks to try again later")
-    elif found.outcome.get("verdict") == "unscanned":
-        warn(f"no verdict: unscanned, reason {found.outcome.get('reason')}")
-    return None if found is None or found.deferred else found
+    return None
 
 
 @contextmanager
@@ -63,13 +71,14 @@ def _daemon(question: Question) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _child(session: CliSession) -> Iterator[socket.socket]:
+def _child(session: CliSession, timeout_s: float) -> Iterator[socket.socket]:
     """Start a child process that answers one request; it is killed at the end."""
     here, there = socket.socketpair()
     with here:
         pid = os.fork()
         if pid == 0:
             here.close()
+            signal.alarm(ceil(timeout_s) + 1)  # if the parent is killed, too
             _run_child(there, session)
         try:
             there.close()

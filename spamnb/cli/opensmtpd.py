@@ -19,8 +19,10 @@ DEADLINE_S: Final = 45.0
 wait for ten minutes (RFC 5321 4.5.3.2.6)"""
 
 EXAMPLES = """
-filter spamnb proc-exec "/usr/local/bin/spamnb opensmtpd"    two lines for smtpd.conf
-listen on eth0 filter spamnb
+spamnb opensmtpd                     with /run/spamnb/scan.sock; in smtpd.conf:
+   filter spamnb proc-exec "/usr/local/bin/spamnb opensmtpd" user spamnb
+   listen on 0.0.0.0 filter spamnb
+spamnb opensmtpd 127.0.0.1:783       ask a daemon on TCP
 """
 
 
