@@ -1,8 +1,10 @@
 """`spamnb filter` marks what comes on standard input, and never loses it."""
 
 import os
+import re
 import resource
 import signal
+import smtplib
 import subprocess
 import sys
 from functools import partial
@@ -11,6 +13,7 @@ import pytest
 from support.cli import ONE_HAM, ONE_SPAM, PROGRAM, environment
 from support.daemon import let_others_enter
 from support.filtering import answering, daemon_in, filtered, run_filter, short_home
+from support.sink import Sink
 from support.waiting import LIMIT_S
 
 from spamnb.core.policy.verdict_headers import OWN_HEADERS
@@ -88,6 +91,27 @@ def test_forged_copies_are_removed(home):
         added, rest = split(filtered(message, home=place).out)
         assert rest == MBOX + b"Subject: x\n\nbody\n"
         assert b"X-Spamnb-Verdict: " in added
+
+
+def test_the_fields_are_those_of_the_relay(trained):
+    """The relay, the daemon's scanner and the own scan give a message the same header lines."""
+    message = CRLF.replace(b"Subject:", FORGED.replace(b"\n", b"\r\n") + b"Subject:", 1)
+    sink = Sink()
+    try:
+        with short_home(trained) as home:
+            with daemon_in(home, listener=f'upstream = "{sink.address}"') as daemon:
+                with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=LIMIT_S) as client:
+                    client.sendmail("alice@example.com", ["bob@example.org"], message)
+                asked = filtered(message, home=home).out
+            alone = filtered(message, home=home).out
+    finally:
+        sink.close()
+    relayed, asked, alone = (
+        re.sub(rb"(X-Spamnb-Signature: )\w+", rb"\1", raw)
+        for raw in (sink.messages[0], asked, alone)
+    )
+    assert relayed == asked == alone
+    assert relayed.endswith(b"\r\nX-Spamnb-Signature: \r\n" + CRLF)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

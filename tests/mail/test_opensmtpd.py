@@ -5,7 +5,7 @@ import signal
 import smtplib
 
 import pytest
-from support.cli import ONE_HAM, ONE_SPAM
+from support.cli import ONE_HAM, ONE_SPAM, forked
 from support.docs_snippets import snippet
 from support.filtering import LISTENER, daemon_in, short_home
 from support.opensmtpd import OpenSmtpd, needs_opensmtpd
@@ -50,6 +50,7 @@ def test_mail_is_marked_and_filed(home):
         assert b"\nX-Spam-Flag: YES\n" in b"\n" + spam
         assert b"\nX-Spamnb-Signature: " in spam
         assert body(whole) == body(WHOLE)
+    assert "alice@example.org" in forked(home, "history", "--json").out
 
 
 def test_a_rejected_message_is_refused(home):

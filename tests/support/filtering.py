@@ -61,7 +61,7 @@ def short_home(home=None):
 def daemon_in(home, more="", **settings):
     """A daemon that serves a home, with a scanner listener there."""
     listener = LISTENER.format(home=home, more=more)
-    config = settings_in(home.parent, **NO_DELIVERY, more=listener, **settings)
+    config = settings_in(home.parent, more=listener, **(NO_DELIVERY | settings))
     with serve(home.parent, config=config) as running:
         yield running.ready()
 
