@@ -60,7 +60,7 @@ def imap(
 
     accounts = _accounts(session, names)
     model = _model(session)
-    target = _TeachTarget(session, as_json=as_json)
+    target = _TeachTarget(session, model, as_json=as_json)
     ports = ImapPorts(model.judge, model.label_of, target.teach, target.report)
     plan = ImapPlan(session.home, ports, target.trouble, existing)
     stop = StopSignal()
@@ -127,8 +127,9 @@ def _model(session: CliSession) -> MailboxModel:
 class _TeachTarget:
     """The model, or the daemon that serves it, and the output; used by several threads."""
 
-    def __init__(self, session: CliSession, *, as_json: bool) -> None:
+    def __init__(self, session: CliSession, model: MailboxModel, *, as_json: bool) -> None:
         self._session = session
+        self._model = model
         self._as_json = as_json
         self._lock = threading.Lock()
 
@@ -136,7 +137,7 @@ class _TeachTarget:
         """Apply a label by the user of a mailbox, within that user's quota."""
         from spamnb.service.feedback.types import Answer
 
-        with self._lock, teacher(self._session) as (target, _):
+        with self._model.closed(), teacher(self._session) as (target, _):
             try:
                 return target.teach(feedback)
             except UserError as error:

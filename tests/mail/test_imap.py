@@ -1,25 +1,60 @@
 """`spamnb imap` with a real Dovecot: junk is moved, moves are learnt, no message is lost."""
 
+import os
+import re
+import signal
+import subprocess
+import time
+
 import pytest
-from support.cli import spamnb
-from support.imap_rig import ImapRig, sample
+from support.cli import PROGRAM, environment, spamnb
+from support.daemon import serve, settings_in
+from support.imap_rig import ImapRig, certificate, sample
 from support.postfix import needs_rig
+from support.waiting import LIMIT_S, until
 
 pytestmark = [needs_rig, pytest.mark.usefixtures("alone")]
 
+KINDS = {
+    "full": (),
+    "without MOVE": ("MOVE",),
+    "without MOVE, UIDPLUS": ("MOVE", "UIDPLUS"),
+    "without IDLE": ("IDLE",),
+}
 
-@pytest.fixture(scope="module", params=[(), ("MOVE",)], ids=["full", "without MOVE"])
-def rig(request):
-    made = ImapRig(*request.param)
-    yield made
-    made.stop()
+
+@pytest.fixture(scope="module")
+def cert(tmp_path_factory):
+    return certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def rigs(cert):
+    """Servers with and without extensions, started when a test needs them."""
+    made = {}
+
+    def rig(kind):
+        if kind not in made:
+            made[kind] = ImapRig(*KINDS[kind], tls=cert)
+        return made[kind]
+
+    yield rig
+    for one in made.values():
+        one.stop()
 
 
 @pytest.fixture
-def box(rig):
-    made = rig.mailbox()
-    yield made
-    made.imap.logout()
+def boxes(rigs):
+    """Makes mailboxes of new users."""
+    made = []
+
+    def box(kind="full"):
+        made.append(rigs(kind).mailbox())
+        return made[-1]
+
+    yield box
+    for one in made:
+        one.imap.logout()
 
 
 def once(home, config, *options):
@@ -30,14 +65,15 @@ def once(home, config, *options):
 
 def journal(home, config):
     """The labels learnt from moves, oldest first: (message id, label, number)."""
-    found = spamnb(
-        home, "--config", config, "journal", "--limit", "0", "--channel", "imap", "--json"
-    )
+    words = ["journal", "--limit", "0", "--channel", "imap", "--json"]
+    found = spamnb(home, "--config", config, *words)
     return [(one["message_id"], one["after"], one["event"]) for one in found.json][::-1]
 
 
-def test_junk_is_moved_and_moves_are_learnt(home, tmp_path, box):
+@pytest.mark.parametrize("kind", ["full", "without MOVE"])
+def test_junk_is_moved_and_moves_are_learnt(home, tmp_path, boxes, kind):
     """Junk is filed; old mail is not judged; each move is learnt once, and can be undone."""
+    box = boxes(kind)
     config = box.settings(tmp_path)
     old, old_id = sample("spam", 1)
     box.append(old)
@@ -59,3 +95,199 @@ def test_junk_is_moved_and_moves_are_learnt(home, tmp_path, box):
     for *_, number in reversed(events):
         assert spamnb(home, "--config", config, "undo", number).code == 0
     assert once(home, config) == []
+
+
+def test_without_move_and_uidplus_junk_is_flagged(home, tmp_path, boxes):
+    """An expunge without UIDs would remove what the user has marked as deleted."""
+    box = boxes("without MOVE, UIDPLUS")
+    config = box.settings(tmp_path)
+    (spam, spam_id), (other, other_id) = sample("spam", 4), sample("ham", 4)
+    box.append(other)
+    box.flag(other_id, r"\Deleted")
+    box.append(spam)
+    assert [one["done"] for one in once(home, config, "--existing")] == ["judged", "flagged"]
+    assert (box.messages(), box.messages("Junk")) == ([other_id, spam_id], [])
+    assert "$Junk" in box.flags(spam_id)
+
+
+@pytest.mark.parametrize(("act", "flags"), [("flag", ["$Junk"]), ("nothing", [])])
+def test_what_is_not_moved_stays_unseen(home, tmp_path, boxes, act, flags):
+    """With `act` junk is flagged, or only logged."""
+    box = boxes()
+    config = box.settings(tmp_path, more=f'act = "{act}"\n')
+    spam, spam_id = sample("spam", 5)
+    box.append(spam)
+    (done,) = once(home, config, "--existing")
+    assert done["decision"] in ("junk", "reject")
+    assert box.messages() == [spam_id]
+    assert [flag for flag in box.flags(spam_id) if "Recent" not in flag] == flags
+
+
+def test_two_mailboxes_are_read(home, tmp_path, boxes):
+    """Each has its own folders, state and user; the model is one."""
+    one, two = boxes(), boxes("without MOVE")
+    one.settings(tmp_path, "one")
+    config = two.settings(tmp_path, "two")
+    (spam, spam_id), (ham, ham_id) = sample("spam", 6), sample("ham", 6)
+    one.append(spam)
+    two.append(ham)
+    found = once(home, config, "--existing")
+    assert [(done["account"], done["done"]) for done in found] == [
+        ("one", "moved"),
+        ("two", "judged"),
+    ]
+    one.move(spam_id, "Junk", "INBOX")
+    two.move(ham_id, "INBOX", "Junk")
+    assert [done["after"] for done in once(home, config)] == ["ham", "spam"]
+    users = spamnb(home, "journal", "--limit", "2", "--json").json
+    assert [event["user"] for event in users] == [two.user, one.user]
+
+
+@pytest.mark.parametrize("tls", ["implicit", "starttls"])
+def test_certificates_are_verified(home, tmp_path, boxes, rigs, cert, tls):
+    """An unknown authority or another name is refused before the password is sent."""
+    box = boxes()
+    port = rigs("full").port_of(tls)
+    config = box.settings(tmp_path, more=f'ca_file = "{cert[0]}"\n')
+    text = config.read_text().replace('tls = "none"', f'tls = "{tls}"')
+    text = re.sub("port = .*", f"port = {port}", text)
+
+    def run(text):
+        config.write_text(text)
+        return spamnb(home, "--config", config, "imap", "--once")
+
+    good = run(text.replace('"127.0.0.1"', '"localhost"'))
+    assert good.code == 0, good.err
+    for wrong in (text, re.sub("ca_file.*", "", text.replace('"127.0.0.1"', '"localhost"'))):
+        done = run(wrong)
+        assert done.code == 4
+        assert "the certificate is not valid" in done.err
+        assert "pw-" not in done.err
+
+
+class Program:
+    """`spamnb imap` as a program that runs until it is stopped."""
+
+    def __init__(self, home, config):
+        command = [*PROGRAM, "--home", home, "--config", config, "imap", "--existing"]
+        self.process = subprocess.Popen(
+            list(map(str, command)),
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+
+    def stop(self, number=signal.SIGTERM):
+        os.kill(self.process.pid, number)
+        _, errors = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, errors.decode()
+
+
+@pytest.mark.parametrize("kind", ["full", "without MOVE"])
+def test_killed_again_and_again_it_handles_each_message_once(home, tmp_path, boxes, kind):
+    """Kill -9 at any time: the count of messages stays, junk is filed, nothing is learnt."""
+    box = boxes(kind)
+    config = box.settings(tmp_path)
+    sent = [sample(label, number) for number in range(20) for label in ("spam", "ham")]
+    for raw, _ in sent:
+        box.append(raw)
+    for messages in (1, 5, 9, 13):
+        program = Program(home, config)
+        until(lambda: program.process.poll() or len(box.messages("Junk")) >= messages, "moves")  # noqa: B023
+        assert program.stop(signal.SIGKILL)[0] == -signal.SIGKILL
+    once(home, config, "--existing")
+    everything = box.messages() + box.messages("Junk")
+    assert sorted(everything) == sorted(ident for _, ident in sent)
+    assert set(box.messages("Junk")) <= {ident for _, ident in sent[::2]}
+    assert len(box.messages("Junk")) > 15
+    assert journal(home, config) == []
+
+
+@pytest.mark.parametrize("kind", ["full", "without IDLE"])
+def test_it_watches_until_sigterm(home, tmp_path, boxes, kind):
+    """New mail and moves are handled while it runs; SIGTERM is a good end."""
+    box = boxes(kind)
+    config = box.settings(tmp_path, more="poll_s = 5\n")
+    program = Program(home, config)
+    try:
+        spam, ident = sample("spam", 7)
+        box.append(spam)
+        until(lambda: program.process.poll() or ident in box.messages("Junk"), "the move")
+        box.move(ident, "Junk", "INBOX")
+        until(lambda: program.process.poll() or journal(home, config), "the label")
+    finally:
+        code, errors = program.stop()
+    assert (code, errors) == (0, "")
+    assert [event[:2] for event in journal(home, config)] == [(ident, "ham")]
+
+
+def test_the_daemon_reads_mailboxes(home, tmp_path, boxes):
+    """In a process of its own, which teaches by the control socket."""
+    box = boxes()
+    more = box.settings(tmp_path).read_text()
+    config = settings_in(tmp_path, more=more)
+    spam, ident = sample("spam", 8)
+    with serve(tmp_path, config=config) as daemon:
+        daemon.ready()
+        until((home / "imap" / "box.sqlite").exists, what="its state")
+        box.append(spam)
+        daemon.wait_for("imap", account="box", done="moved")
+        box.move(ident, "Junk", "INBOX")
+        daemon.wait_for("imap", account="box", done="learnt")
+        done = spamnb(home, "--config", config, "imap", "--once")
+        assert done.code == 3
+        assert "another process reads the mailbox box" in done.err
+        assert not any("pw-" in str(record) for record in daemon.records)
+    assert [event[:2] for event in journal(home, config)] == [(ident, "ham")]
+
+
+def test_config_check_reports_a_password_that_others_may_read(home, tmp_path, boxes):
+    """And nothing else of a good section."""
+    box = boxes()
+    config = settings_in(tmp_path, more=box.settings(tmp_path).read_text())
+    assert spamnb(home, "--config", config, "config", "check").code == 0
+    (tmp_path / f"{box.user}.password").chmod(0o644)
+    done = spamnb(home, "--config", config, "config", "check")
+    assert (done.code, "other users may read" in done.err) == (2, True)
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_ten_thousand_messages(home, tmp_path, boxes):
+    """All are judged, junk is filed, and none is lost."""
+    box = boxes()
+    config = box.settings(tmp_path)
+    sent = [sample(("spam", "ham")[number % 2], number) for number in range(10_000)]
+    for raw, _ in sent:
+        box.append(raw)
+    began = time.perf_counter()
+    done = once(home, config, "--existing")
+    took = time.perf_counter() - began
+    filed = box.messages("Junk")
+    print(f"10,000 messages in {took:.0f} s, {len(filed)} filed")
+    assert len(done) == 10_000
+    assert sorted(box.messages() + filed) == sorted(ident for _, ident in sent)
+    assert set(filed) <= {ident for _, ident in sent[::2]}
+    assert once(home, config) == []
+
+
+@pytest.mark.full
+def test_new_mail_is_judged_within_seconds(home, tmp_path, boxes):
+    """From the delivery to the move, within 5 s, by IDLE."""
+    box = boxes()
+    program = Program(home, box.settings(tmp_path))
+    took = []
+    try:
+        until((home / "imap" / "box.sqlite").exists, what="its state")
+        for number in range(20):
+            spam, ident = sample("spam", number)
+            box.append(spam)
+            began = time.perf_counter()
+            until(lambda ident=ident: ident in box.messages("Junk"), what="the move")
+            took.append(time.perf_counter() - began)
+    finally:
+        program.stop()
+    print(f"new junk is moved after {sorted(took)[10]:.2f} s, at most {max(took):.2f} s")
+    assert max(took) < 5

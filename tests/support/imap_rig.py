@@ -42,12 +42,18 @@ class ImapRig:
         text += f"protocol imap {{\n  imap_capability = {capabilities(*hidden)}\n}}\n"
         if tls:
             text = text.replace("ssl = no", dovecot_versions.tls(*tls))
+            port = f"port = {self.rig.port['post']}\n    ssl = yes"
+            text = text.replace("port = 0", port)
         (root / "dovecot/dovecot.conf").write_text(text)
         users = "".join(f"user{n}:{{PLAIN}}pw-user{n}::::::\n" for n in range(1, USERS))
         (root / "dovecot/users").write_text(users)
         self.rig.start_dovecot()
         until(lambda: self.rig.answers("imap"), what="Dovecot")
         self.port = self.rig.port["imap"]
+
+    def port_of(self, tls):
+        """The port for a kind of encryption."""
+        return self.rig.port["post"] if tls == "implicit" else self.port
 
     def mailbox(self):
         """A new user's mailbox."""
@@ -75,7 +81,10 @@ class Mailbox:
 
     def messages(self, folder="INBOX"):
         """The Message-IDs in a folder, in order."""
-        assert self.imap.select(folder, readonly=True)[0] == "OK"
+        state, (size,) = self.imap.select(folder, readonly=True)
+        assert state == "OK"
+        if size == b"0":
+            return []
         found = self.imap.fetch("1:*", "(BODY.PEEK[HEADER.FIELDS (MESSAGE-ID)])")[1]
         self.imap.unselect()
         fields = [one[1] for one in found if isinstance(one, tuple)]
@@ -84,10 +93,26 @@ class Mailbox:
     def move(self, ident, source, target):
         """Move a message as a mail program does."""
         self.imap.select(source)
-        found = self.imap.search(None, "HEADER", "Message-ID", ident)[1][0].split()
-        assert len(found) == 1, (ident, source, found)
-        assert self.imap._simple_command("MOVE", found[0].decode(), target)[0] == "OK"
+        assert self.imap._simple_command("MOVE", self._number(ident), target)[0] == "OK"
         self.imap.unselect()
+
+    def flag(self, ident, flag):
+        """Set a flag of a message in the inbox."""
+        self.imap.select("INBOX")
+        self.imap.store(self._number(ident), "+FLAGS", f"({flag})")
+        self.imap.unselect()
+
+    def flags(self, ident):
+        """The flags of a message in the inbox."""
+        self.imap.select("INBOX", readonly=True)
+        (found,) = self.imap.fetch(self._number(ident), "(FLAGS)")[1]
+        self.imap.unselect()
+        return re.search(r"FLAGS \((.*?)\)", str(found))[1].split()
+
+    def _number(self, ident):
+        found = self.imap.search(None, "HEADER", "Message-ID", ident)[1][0].split()
+        assert len(found) == 1, (ident, found)
+        return found[0].decode()
 
     def settings(self, folder, name="box", more=""):
         """Write settings for it; returns the file."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from spamnb.service.engine.filter import Filter
 from spamnb.service.scanning.model_session import Found, ModelSession
@@ -27,6 +28,13 @@ class MailboxModel:
         """Return the label that a message is trained with; None if it is not."""
         with self._lock, self._opened() as model:
             return model.trained_label(raw)
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Keep the model closed for a block that opens it for writing in this process."""
+        with self._lock:
+            self._session.close()
+            yield
 
     def replace_session(self, session: ModelSession) -> None:
         """Judge with other settings from now on."""
