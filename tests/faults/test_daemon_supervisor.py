@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -141,6 +142,37 @@ def test_no_process_outlives_the_supervisor(started):
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", port))
+
+
+IN_CONTAINER = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+
+
+def children_of(pid):
+    """Return the child processes of a process, also ended ones: pid -> name."""
+    pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return {int(one): Path(f"/proc/{one}/comm").read_text().strip() for one in pids}
+
+
+@pytest.mark.skipif(
+    subprocess.run([*IN_CONTAINER, "true"], check=False, capture_output=True).returncode != 0,
+    reason="this user cannot create a pid namespace",
+)
+def test_the_first_process_of_a_container_buries_orphans(tmp_path):
+    """As process 1 the supervisor reaps ended processes that it did not start, and only these."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    program = [sys.executable, TESTS / "support" / "daemon_children.py"]
+    program += [tmp_path / "home", settings_in(tmp_path)]
+    orphan_first = ["sh", "-c", f'(cat {pipe} &); exec "$@"', "sh"]
+    with Running([*IN_CONTAINER, *orphan_first, *program]) as daemon:
+        daemon.ready()
+        (first,) = children_of(daemon.process.pid)
+        (orphan,) = [pid for pid, name in children_of(first).items() if name == "cat"]
+        pipe.write_bytes(b"")
+        until(lambda: orphan not in children_of(first), "the end of the orphan")
+        assert daemon.logged("process died") == []
+        os.kill(first, signal.SIGTERM)
+        assert daemon.process.wait(LIMIT_S) == 0
 
 
 def test_a_process_that_does_not_end_is_killed(started):

@@ -11,7 +11,7 @@ import site
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,6 +99,17 @@ def _environment() -> dict[str, str]:
         # Run from a checkout: the child's working directory differs.
         kept["PYTHONPATH"] = os.pathsep.join(filter(None, [root, kept.get("PYTHONPATH", "")]))
     return kept
+
+
+def bury_orphans(own: Container[int]) -> None:
+    """Reap processes that have ended, except the own children.
+
+    As the first process of a container, the supervisor inherits the children of killed processes.
+    """
+    ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    with suppress(ChildProcessError):
+        while (found := os.waitid(os.P_ALL, 0, ended)) and found.si_pid not in own:
+            os.waitpid(found.si_pid, os.WNOHANG)
 
 
 class Backoff:

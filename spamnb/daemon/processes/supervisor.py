@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from spamnb.daemon.processes.channel import Order, StartParams
-from spamnb.daemon.processes.child import Backoff, Child, exit_words, spawn
+from spamnb.daemon.processes.child import Backoff, Child, bury_orphans, exit_words, spawn
 from spamnb.daemon.processes.logs import Log
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState, monotonic_us
 from spamnb.daemon.processes.systemd import Notifier
@@ -50,6 +50,9 @@ process is killed yet."""
 
 LOOK_S = 5.0
 """how often the supervisor checks the share of unscanned mail"""
+
+_FIRST = 1
+"""process id of the first process of a container"""
 
 LAST = ("delivery", "learner")
 """roles that stop after the workers, in this order"""
@@ -210,6 +213,8 @@ class Supervisor:
         self._shared.beat(0)
         self._shared.bypass = bypass_is_on(self._plan.home, before=self._shared.bypass)
         self._look_at_unscanned(now / 1e6)
+        if os.getpid() == _FIRST:
+            bury_orphans({child.pid for child in self._children.values()})
         if late:
             return  # the whole machine was suspended: no process is stuck
         well = [self._check(child) for child in self._children.values()]
