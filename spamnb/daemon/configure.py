@@ -122,7 +122,7 @@ def plan_of(settings: Settings, home: Path) -> SessionConfig:
     )
 
 
-def policy_of(settings: Settings, listener: ListenerSettings) -> ScanPolicy:
+def policy_of(settings: Settings, listener: ListenerSettings, name: str = "") -> ScanPolicy:
     """Return the scan policy of one listener."""
     delivery = settings.delivery
     # Reports contain spam, and must reach the delivery agent.
@@ -133,6 +133,7 @@ def policy_of(settings: Settings, listener: ListenerSettings) -> ScanPolicy:
         observe=listener.observe,
         served=served_of(settings, listener),
         wait_s=settings.timeouts.scan_start_s,
+        listener=name,
         **_of(Fallbacks, listener),
         **_of(ScanOptions, settings.scan),
     )

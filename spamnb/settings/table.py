@@ -54,6 +54,10 @@ SETTINGS: tuple[Setting, ...] = (
         "How long a verdict can be corrected by its message id or signature, without the message."),
     Setting("history.limit_bytes", whole(1 << 20),
         "Maximum size of the history; the oldest verdicts are deleted first."),
+    Setting("history.keep_subject", FLAG,
+        "Store the sender, subject, size and listener of each message with its verdict, by which "
+        "a verdict can be found. The recipients and the client are stored in any case: they prove "
+        "who may correct it."),
     Setting("ham_loss.one_in", whole(2, 10**9),
         "Target: lose at most one in this many good messages. `spamnb evaluate` reports which "
         "costs meet the target on your own mail, or that there is not enough evidence. With "

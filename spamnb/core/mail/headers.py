@@ -207,6 +207,16 @@ def _add_named(block: Block, rest: bytes) -> None:
             block.other[name] = value
 
 
+def subject_of(head: bytes) -> str:
+    """The decoded subject of a header block with any line ends, on one line; empty without one."""
+    found = NAMED_FIELDS[b"subject"].search(b"\n" + head.lower())
+    if found is None:
+        return ""
+    value = head[found.end() - 1 :][: limits.SHOWN_BYTES].replace(b"\r\n", b"\n")
+    decoded = header_text(unfold(value).partition(b"\n")[0].strip(), set())
+    return " ".join((decoded.decode("ascii") if isinstance(decoded, bytes) else decoded).split())
+
+
 def first_non_field(head: bytes) -> int:
     """Find the first line that is neither a field nor a continuation line."""
     at = 0

@@ -52,10 +52,10 @@ class ScannerFactory:
         self._settings = settings
         self._load(settings)
 
-    def scanner_for(self, listener: ListenerSettings) -> Scanner:
+    def scanner_for(self, name: str, listener: ListenerSettings) -> Scanner:
         """Return the scanner of a listener."""
         deps = self._scanner_deps(next_hop_of(listener, self._deps.start.delivery))
-        return Scanner(self._session, policy_of(self._settings, listener), deps)
+        return Scanner(self._session, policy_of(self._settings, listener, name), deps)
 
     def apply_settings(self, settings: Settings) -> None:
         """Use other settings; `scanner_for` then returns new scanners."""

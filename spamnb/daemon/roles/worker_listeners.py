@@ -28,6 +28,7 @@ EMPTY_S = 2.0
 
 @dataclass(slots=True, eq=False)
 class _ServedListener:
+    name: str
     settings: ListenerSettings
     endpoint: Endpoint
     sockets: list[socket.socket]
@@ -78,7 +79,9 @@ class WorkerListeners:
                 one.settings = listeners[name]
             for one in self._all():
                 params = ENDPOINTS[one.settings.protocol].params(settings, one.settings, share)
-                one.endpoint.apply_settings(params, self._scanners.scanner_for(one.settings))
+                one.endpoint.apply_settings(
+                    params, self._scanners.scanner_for(one.name, one.settings)
+                )
             for name, fds in sockets.items():
                 await self._serve(name, fds, settings, share)
             await self._stop_listening(ended)
@@ -106,9 +109,9 @@ class WorkerListeners:
     ) -> None:
         listener = listeners_of(settings)[name]
         kind = ENDPOINTS[listener.protocol]
-        scanner = self._scanners.scanner_for(listener)
+        scanner = self._scanners.scanner_for(name, listener)
         endpoint = kind.make(kind.params(settings, listener, share), scanner, self._deps)
-        one = _ServedListener(listener, endpoint, [socket.socket(fileno=fd) for fd in fds])
+        one = _ServedListener(name, listener, endpoint, [socket.socket(fileno=fd) for fd in fds])
         self._served[name] = one
         await one.listen()
 

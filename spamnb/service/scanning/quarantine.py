@@ -32,10 +32,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from spamnb.core.mail.charset import header_text
 from spamnb.core.mail.envelope import Envelope
-from spamnb.core.mail.headers import split
-from spamnb.core.mail.local_hosts import LocalHosts
+from spamnb.core.mail.headers import subject_of
 from spamnb.core.policy.verdict_headers import add_to_message, header_end, released_fields
 from spamnb.errors import (
     PeerError,
@@ -57,7 +55,6 @@ _ORPHAN_S: Final = 3_600
 """how long a message may lack its sidecar while both are being written"""
 _COUNT_AGAIN_S: Final = 60.0
 _HEAD_BYTES: Final = 65_536
-_SUBJECT_BYTES: Final = 1_000
 _TIDY_S: Final = 3_600.0
 
 State = Literal["kept", "releasing"]
@@ -255,7 +252,9 @@ class Quarantine:
 
     def subject(self, identity: str) -> str:
         """The subject of a message; empty if there is none."""
-        return _subject(self.head(identity))
+        head = self.head(identity)
+        end = header_end(head)
+        return subject_of(head if end < 0 else head[:end])
 
     def used_bytes(self) -> int:
         """Total size of all files."""
@@ -458,12 +457,3 @@ def _decoded(text: bytes, identity: str) -> QuarantinedMessage:
         return QuarantinedMessage(**found)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreDamagedError(f"the sidecar of {identity} cannot be read") from error
-
-
-def _subject(head: bytes) -> str:
-    end = header_end(head)
-    head = (head if end < 0 else head[:end]).replace(b"\r\n", b"\n")
-    block, _ = split(head, (0, len(head)), LocalHosts(), set())
-    found = next((value for name, value in block.fields if name == b"subject"), b"")
-    text = header_text(found[:_SUBJECT_BYTES], set())
-    return " ".join((text.decode("ascii") if isinstance(text, bytes) else text).split())

@@ -19,7 +19,6 @@ nothing internal. Must not know sockets or event loops.
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -55,6 +54,7 @@ from spamnb.service.scanning.model_session import (
     attempt,
     verdict_from_json,
 )
+from spamnb.service.scanning.notes import notes_of
 from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.service.scanning.spamtraps import Traps
 from spamnb.service.scanning.types import (
@@ -81,10 +81,6 @@ FAULTS: Final = frozenset(("fault", "overrun", "model"))
 BATCH_BYTES: Final = 65_536
 """scanned in one turn of the event loop, or one message more: 10 ms of the slowest mail"""
 _VERSION: Final[str] = sys.modules["spamnb"].__version__
-_MAX_RECIPIENT_BYTES: Final = 16_384
-"""of recipients in one history entry, some 500; further ones cannot correct by reference alone"""
-_MAX_NOTE_CHARS: Final = 256
-_BLANK = re.compile(r"\s")
 
 
 @dataclass(frozen=True)
@@ -99,6 +95,8 @@ class ScanPolicy(ScanOptions, Fallbacks):
     correct"""
     wait_s: float = 30.0
     """how long a message may be queued until its scan begins"""
+    listener: str = ""
+    """name of the listener, for the notes of the history"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +217,8 @@ class Scanner:
             self._finish(pending, ScanFault("known_crasher"))
         else:
             request = pending.request
-            pending.cancel = self._deps.offload.submit(request.raw, notes_of(request), arrived)
+            notes = self._notes_of(request)
+            pending.cancel = self._deps.offload.submit(request.raw, notes, arrived)
 
     def _offload_header(self, pending: _PendingScan) -> bool:
         """Scan only the header of a known crasher; False if there is no body to leave out."""
@@ -264,9 +263,13 @@ class Scanner:
 
     def _scan_batch(self, batch: list[_PendingScan]) -> None:
         raws = [pending.request.raw for pending in batch]
-        found = self._session.scan(raws, [notes_of(pending.request) for pending in batch])
+        found = self._session.scan(raws, [self._notes_of(one.request) for one in batch])
         for pending, one in zip(batch, found, strict=True):
             self._guarded([pending], partial(self._finish, pending, one))
+
+    def _notes_of(self, request: ScanRequest) -> Notes:
+        described = self._session.plan.history.keep_subject
+        return notes_of(request, self._policy.listener, described=described)
 
     def _guarded(
         self, batch: list[_PendingScan], run: Callable[[], None], where: str = "scan"
@@ -438,25 +441,3 @@ class Scanner:
         client = request.envelope.client
         local = client.source.upper() == "LOCAL" and self._policy.local == "observe"
         return local or bool(self._own.find(client.address))
-
-
-def notes_of(request: ScanRequest) -> Notes:
-    """What the history stores beside the verdict, to check a later corrector's ownership.
-
-    `to`: the recipients that the next hop accepted, joined by blanks; `client`, `queue`: as trusted
-    peers named them. An address with a blank in it (quoted) would look like two, so it is left out.
-    """
-    envelope = request.envelope
-    kept, left = [], _MAX_RECIPIENT_BYTES
-    for recipient in envelope.recipients:
-        left -= len(recipient) + 1
-        if left < 0:
-            break
-        if not _BLANK.search(recipient):
-            kept.append(recipient)
-    notes = {
-        "to": " ".join(kept),
-        "client": envelope.client.address[:_MAX_NOTE_CHARS],
-        "queue": envelope.client.ident[:_MAX_NOTE_CHARS],
-    }
-    return {name: text for name, text in notes.items() if text}

@@ -11,3 +11,5 @@ class HistoryLimits(NamedTuple):
     keep_days: int = 30
     limit_bytes: int = 1 << 30
     """the oldest go first"""
+    keep_subject: bool = True
+    """whether entries have the subject, the sender, the size and the listener of the message"""

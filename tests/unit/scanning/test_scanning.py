@@ -19,8 +19,10 @@ from spamnb.service.scanning.access_lists import AccessLists, parse
 from spamnb.service.scanning.model_session import (
     SessionConfig,
 )
+from spamnb.service.scanning.notes import notes_of
 from spamnb.service.scanning.quarantine import Quarantine
-from spamnb.service.scanning.scanner import REFUSED_REPLY, ScanPolicy, notes_of
+from spamnb.service.scanning.scanner import REFUSED_REPLY, ScanPolicy
+from spamnb.service.scanning.types import ScanRequest
 
 # --- judged --------------------------------------------------------------------------------------
 
@@ -40,9 +42,13 @@ def test_a_message_is_scored_as_the_filter_would(scan_rig, home, surest):
     one.close()
     with Filter.open(home) as model:
         (entry,) = recent(model.history, 5)
+        described = {name: entry.notes.pop(name) for name in ("from", "subject", "size")}
         assert entry.notes == {
             "to": "bob@b.example carl@c.example", "client": "192.0.2.7", "queue": "4ABC",
         }  # fmt: skip
+        assert described["from"] == "ann@a.example"
+        assert described["subject"] in surest["spam"].decode()
+        assert int(described["size"]) > len(described["subject"]) > 0
         assert model.score(surest["spam"]).probability == pytest.approx(
             facts["probability"], abs=1e-6
         )
@@ -310,6 +316,31 @@ def test_notes_hold_no_more_than_they_may():
     assert len(notes["to"]) < 17_000
     assert "alice" not in notes["to"]
     assert notes_of(request_of(b"", Envelope())) == {}
+    long = request_of(b"Subject: " + b"=?utf-8?q?=C3=BC?= x " * 900 + b"\r\n\r\n", many)
+    assert len(notes_of(long, described=True)["subject"]) == 160
+
+
+@pytest.mark.parametrize(
+    ("head", "subject"),
+    [
+        (b"Subject: a note\r\n", "a note"),
+        (b"To: x\nsubject :  a\n\tfolded\n  note\nX: y\n", "a folded note"),
+        (b"Subject: =?utf-8?q?=C3=BCber?=\r\n", "\xfcber"),
+        (b"X-Subject: no\r\nTo: Subject: no\r\n", ""),
+        (b"Subject:", ""),
+        (b"Subject: \xff\x00\x1b[31m\r\n", None),
+    ],
+)
+def test_a_verdict_is_described_by_its_message(head, subject):
+    """With history.keep_subject the notes have sender, subject, size and listener, else none."""
+    envelope = Envelope(sender="ann@a.example")
+    request = ScanRequest(head + b"\r\nbody", len(head), envelope)
+    notes = notes_of(request, "mx", described=True)
+    assert notes["listener"] == "mx"
+    assert (notes["from"], notes["size"]) == ("ann@a.example", str(len(request.raw)))
+    if subject is not None:
+        assert notes.get("subject", "") == subject
+    assert notes_of(request, "mx") == {}
 
 
 # --- not judged ----------------------------------------------------------------------------------

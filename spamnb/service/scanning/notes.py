@@ -1,0 +1,47 @@
+"""The facts of a message that the history stores beside its verdict. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from spamnb.core.mail.headers import subject_of
+from spamnb.service.scanning.types import Notes, ScanRequest
+
+_MAX_RECIPIENT_BYTES: Final = 16_384
+"""of recipients in one history entry, some 500; further ones cannot correct by reference alone"""
+_MAX_NOTE_CHARS: Final = 256
+_MAX_SENDER_CHARS: Final = 128
+_MAX_SUBJECT_CHARS: Final = 160
+_BLANK = re.compile(r"\s")
+
+
+def notes_of(request: ScanRequest, listener: str = "", *, described: bool = False) -> Notes:
+    """What the history stores beside the verdict.
+
+    `to`: the recipients that the next hop accepted, joined by blanks, to check a later corrector's
+    ownership; `client`, `queue`: as trusted peers named them. An address with a blank in it
+    (quoted) would look like two, so it is left out. If the message is `described`, also `from`,
+    `subject`, `size` in bytes and `listener`, by which an administrator finds a verdict.
+    """
+    envelope = request.envelope
+    kept, left = [], _MAX_RECIPIENT_BYTES
+    for recipient in envelope.recipients:
+        left -= len(recipient) + 1
+        if left < 0:
+            break
+        if not _BLANK.search(recipient):
+            kept.append(recipient)
+    notes = {
+        "to": " ".join(kept),
+        "client": envelope.client.address[:_MAX_NOTE_CHARS],
+        "queue": envelope.client.ident[:_MAX_NOTE_CHARS],
+    }
+    if described:
+        notes |= {
+            "from": envelope.sender[:_MAX_SENDER_CHARS],
+            "subject": subject_of(request.raw[: request.header_bytes])[:_MAX_SUBJECT_CHARS],
+            "size": str(len(request.raw)),
+            "listener": listener,
+        }
+    return {name: text for name, text in notes.items() if text}
