@@ -15,6 +15,7 @@ from support.history import APART, EACH, NOON_2026, WRITERS, entry, number_of, r
 from support.waiting import LIMIT_S
 
 from spamnb.errors import BugError, StoreDamagedError, StoreFullError
+from spamnb.store.history import flusher
 from spamnb.store.history import verdict_history as module
 from spamnb.store.history.append_file import (
     _HEAD,
@@ -33,7 +34,7 @@ from spamnb.store.lmdb.sharing import DATA_FILE
 @pytest.fixture(autouse=True)
 def _no_flusher(monkeypatch):
     """Switch the background flush off: entries are settled only where a test asks for it."""
-    monkeypatch.setattr(module, "_FLUSH_S", 1000.0)
+    monkeypatch.setattr(flusher, "_FLUSH_S", 1000.0)
 
 
 def opened(folder, **limits):
@@ -116,7 +117,7 @@ class TestTogether:
 
     def test_threads(self, tmp_path, monkeypatch):
         """Four threads add, each its own history of one folder, settled all the while."""
-        monkeypatch.setattr(module, "_FLUSH_S", 0.002)
+        monkeypatch.setattr(flusher, "_FLUSH_S", 0.002)
 
         def work(first):
             with opened(tmp_path / "h") as history:

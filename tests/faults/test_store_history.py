@@ -13,7 +13,7 @@ from support.history import NOON_2026, damaged_once, entry, recent
 from support.waiting import LIMIT_S
 
 from spamnb.errors import BugError, StoreDamagedError, StoreError, StoreFullError, StoreVersionError
-from spamnb.store.history import boot_marker
+from spamnb.store.history import boot_marker, flusher
 from spamnb.store.history import verdict_history as module
 from spamnb.store.history.entry import decode_entry, encode_entry
 from spamnb.store.history.limits import HistoryLimits
@@ -191,7 +191,7 @@ class TestFlushing:
             synced.release()
 
         monkeypatch.setattr(History, "flush", noted)
-        monkeypatch.setattr(module, "_FLUSH_S", 0.01)
+        monkeypatch.setattr(flusher, "_FLUSH_S", 0.01)
         with contextlib.closing(History.open(tmp_path / "h")) as history:
             for number in (1, 2):
                 history.add([entry(number)])
@@ -206,7 +206,7 @@ class TestFlushing:
             called.release()
             raise StoreFullError("full")
 
-        monkeypatch.setattr(module, "_FLUSH_S", 0.01)
+        monkeypatch.setattr(flusher, "_FLUSH_S", 0.01)
         monkeypatch.setattr(History, "flush", fail)
         history = History.open(tmp_path / "h")
         for number in (1, 2):
@@ -217,18 +217,18 @@ class TestFlushing:
 
     def test_a_stop_just_before_a_flush_is_heard(self, monkeypatch):
         """The thread ends also if it is stopped between the end of its wait and the flush."""
-        monkeypatch.setattr(module, "_FLUSH_S", 0.0)
-        flusher = module._Flusher(lambda: None)
+        monkeypatch.setattr(flusher, "_FLUSH_S", 0.0)
+        waker = flusher.Flusher(lambda: None)
 
         class Late(threading.Event):
             def clear(self):
-                flusher._stop.set()
+                waker._stop.set()
                 self.set()
                 super().clear()
 
-        flusher._due = Late()
-        flusher._due.set()
-        thread = threading.Thread(target=flusher._loop, daemon=True)
+        waker._due = Late()
+        waker._due.set()
+        thread = threading.Thread(target=waker._loop, daemon=True)
         thread.start()
         thread.join(LIMIT_S)
         assert not thread.is_alive()

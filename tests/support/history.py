@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from spamnb.errors import StoreDamagedError
-from spamnb.store.history import verdict_history as module
+from spamnb.store.history import flusher
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
 from support.waiting import LIMIT_S
@@ -61,7 +61,7 @@ def run(way, folder, first=1):
 
 def add_till_killed(folder, first):
     """One at a time and a few at a time, settled as often as possible; returns what was added."""
-    module._FLUSH_S = 0.002
+    flusher._FLUSH_S = 0.002
     history = History.open(folder)
     numbers = count(first)
     while True:
@@ -71,7 +71,7 @@ def add_till_killed(folder, first):
 
 
 def add_and_end(folder, first):
-    module._FLUSH_S = 0.01
+    flusher._FLUSH_S = 0.01
     history = History.open(folder)
     for number in range(first, first + EACH):
         history.add([entry(number, size=50)])
@@ -117,7 +117,7 @@ def read_till_all(folder, _):
 
 def leave_fresh(folder, first):
     """End without settling the entries."""
-    module._FLUSH_S = 1000.0
+    flusher._FLUSH_S = 1000.0
     history = History.open(folder)
     history.add([entry(first), entry(first + 1)])
     history.add([entry(first + 2)])

@@ -44,7 +44,7 @@ def history(model: Filter, wanted: VerdictFilter, limit: int = 0) -> list[dict[s
     if wanted.label is not None:
         model.label(wanted.label)
     entries = model.history.newest() if model.history else iter(())
-    return [_verdict(entry) for entry in islice(filter(wanted, entries), limit or None)]
+    return [verdict_facts(entry) for entry in islice(filter(wanted, entries), limit or None)]
 
 
 def _event(event: Event, labels: tuple[str, ...]) -> dict[str, Any]:
@@ -66,7 +66,8 @@ def _event(event: Event, labels: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def _verdict(entry: HistoryEntry) -> dict[str, Any]:
+def verdict_facts(entry: HistoryEntry) -> dict[str, Any]:
+    """Return a verdict without the ids of its features."""
     return {
         "time": iso(entry.time_us),
         "id": entry.digest.hex(),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -108,14 +108,24 @@ def _decode_head(reader: ByteCursor) -> tuple[EntryKeys, float, float, bool]:
 def decode_entry(data: Buffer) -> HistoryEntry:
     """The entry in these bytes."""
     reader = ByteCursor(data)
-    keys, probability, log_odds, timed = _decode_head(reader)
-    label, decision, notes = reader.text(), reader.text(), reader.chunk()
+    entry, timed = _decode_facts(reader)
     ids = tuple(decode_ids(reader) for _ in range(reader.varint()))
     times = decode_ints(reader, sum(map(len, ids))).astype(np.uint32) if timed else None
+    return replace(entry, ids=ids, times=times)
+
+
+def decode_facts(data: Buffer) -> HistoryEntry:
+    """The entry in these bytes without its ids, which take most of the time."""
+    return _decode_facts(ByteCursor(data))[0]
+
+
+def _decode_facts(reader: ByteCursor) -> tuple[HistoryEntry, bool]:
+    """The entry without ids, and whether there are times."""
+    keys, probability, log_odds, timed = _decode_head(reader)
+    label, decision, notes = reader.text(), reader.text(), reader.chunk()
     try:
         facts: dict[str, str] = json.loads(notes) if notes else {}
     except ValueError as error:
         raise StoreDamagedError("notes of a history entry cannot be read") from error
-    return HistoryEntry(
-        *keys, label, probability, log_odds, decision, ids, times, facts,
-    )  # fmt: skip
+    entry = HistoryEntry(*keys, label, probability, log_odds, decision, ids=(), notes=facts)
+    return entry, timed

@@ -41,7 +41,6 @@ Must not know the model. Failure: StoreFullError, StoreAccessError, StoreBusyErr
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import struct
 import threading
@@ -54,7 +53,6 @@ from typing import Self, TypeVar
 
 from spamnb.errors import (
     BugError,
-    SpamnbError,
     StoreDamagedError,
     StoreError,
     StoreFullError,
@@ -74,9 +72,11 @@ from spamnb.store.history.entry import (
     EntryKeys,
     HistoryEntry,
     decode_entry,
+    decode_facts,
     decode_keys,
     encode_entry,
 )
+from spamnb.store.history.flusher import Flusher
 from spamnb.store.history.limits import HistoryLimits
 from spamnb.store.journal import ChunkedValues, Pages
 from spamnb.store.lmdb.environment import Environment, environments, release, share, sound
@@ -92,7 +92,6 @@ _EXPIRE_BATCH = 500
 _MAX_PENDING = 4 << 20
 """some 1,700 entries, moved in 40 ms; also the most for one transaction"""
 _READ_AT_ONCE = 64
-_FLUSH_S = 1.0
 _ROOM = b"room"
 
 Tables = dict[str, LmdbTable]
@@ -111,7 +110,7 @@ class History:
         self._max_pending = min(_MAX_PENDING, limits.limit_bytes // 8)
         self._max_entry = limits.limit_bytes // 2
         self._closed = False
-        self._flusher = _Flusher(self.flush)
+        self._flusher = Flusher(self.flush)
         self._boot = BootMarker()
         self._replacing = threading.Lock()
         """held while the folder is replaced, so that no thread adds to the old one"""
@@ -387,13 +386,43 @@ class History:
 
     def span_days(self) -> float:
         """Days between the oldest and the newest entry."""
+        first, last = self.seq_span()
+        return (last - first) / _DAY_US
 
-        def run() -> float:
+    def seq_span(self) -> tuple[int, int]:
+        """The seqs of the oldest and the newest entry; zeros if there is none."""
+
+        def run() -> tuple[int, int]:
             with self._environment.read() as tables:
-                first = next((seq for seq, _ in ChunkedValues(tables["entries"]).up(0, None)), 0)
-                return (ChunkedValues(tables["entries"]).last_seq() - first) / _DAY_US
+                chunks = ChunkedValues(tables["entries"])
+                return next((seq for seq, _ in chunks.up(0, None)), 0), chunks.last_seq()
 
         self._move_to_read()
+        return self._with_recovery(run)
+
+    def facts_after(self, seq: int, most: int) -> list[tuple[int, HistoryEntry | None]]:
+        """The seqs after this one, oldest first, with their entries without ids.
+
+        None stands for an entry that cannot be read.
+        """
+
+        def run() -> list[tuple[int, HistoryEntry | None]]:
+            with self._environment.read() as tables:
+                found = islice(ChunkedValues(tables["entries"]).up(seq + 1, None), most)
+                return [(at, _facts(data)) for at, data in found]
+
+        self._move_to_read()
+        return self._with_recovery(run)
+
+    def facts_at(self, seqs: Iterable[int]) -> list[HistoryEntry]:
+        """The entries with these seqs, in that order, without ids; deleted ones are left out."""
+
+        def run() -> list[HistoryEntry]:
+            with self._environment.read() as tables:
+                chunks = ChunkedValues(tables["entries"])
+                found = [_facts(data) for seq in seqs for _, data in chunks.up(seq, seq + 1)]
+                return [entry for entry in found if entry is not None]
+
         return self._with_recovery(run)
 
     def close(self) -> None:
@@ -409,45 +438,6 @@ class History:
         release(self._environment)
         release_append_file(self._append_file)
         self._boot.end()
-
-
-class _Flusher:
-    """A thread that calls a function at most a second after each wake."""
-
-    def __init__(self, run: Callable[[], None]) -> None:
-        self._run = run
-        self._due = threading.Event()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._pid = 0
-
-    def wake(self) -> None:
-        """Request a flush."""
-        if self._pid != os.getpid():
-            # The first call, or the first in a child process, which has no threads.
-            self._due, self._stop, self._pid = threading.Event(), threading.Event(), os.getpid()
-            self._thread = threading.Thread(target=self._loop, name="history-flush", daemon=True)
-            self._thread.start()
-        if not self._due.is_set():
-            self._due.set()
-
-    def _loop(self) -> None:
-        # Asked each time: `stop` may come between the wait's end and `clear`, which hides it.
-        while not self._stop.is_set():
-            self._due.wait()
-            if self._stop.wait(_FLUSH_S):
-                return
-            self._due.clear()
-            # The next `add` reports what fails here; this thread must go on until then.
-            with suppress(SpamnbError):
-                self._run()
-
-    def stop(self) -> None:
-        """End the thread and wait for it."""
-        if self._thread is not None and self._pid == os.getpid():
-            self._stop.set()
-            self._due.set()
-            self._thread.join()
 
 
 def _delete_oldest(tables: Tables, kept: tuple[int, int] | None, most: int) -> int:
@@ -471,6 +461,13 @@ def _entry_keys(data: bytes) -> EntryKeys | None:
     """The keys of an entry; None if it cannot be read."""
     with suppress(StoreDamagedError, StoreVersionError):
         return decode_keys(data)
+    return None
+
+
+def _facts(data: bytes) -> HistoryEntry | None:
+    """An entry without ids; None if it cannot be read."""
+    with suppress(StoreDamagedError, StoreVersionError):
+        return decode_facts(data)
     return None
 
 
