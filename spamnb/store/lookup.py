@@ -123,10 +123,11 @@ class LookupIndex:
     def add(self, entries: Sequence[tuple[int, Iterable[str]]]) -> None:
         """Add entries with their terms, in ascending order of their seqs."""
         hashed = [(_SEQ.pack(seq), sorted(set(map(self._hash, terms)))) for seq, terms in entries]
-        rows = sorted((term + seq, b"") for seq, terms in hashed for term in terms)
+        keys = sorted(term + seq for seq, terms in hashed for term in terms)
 
         def run(tables: Tables) -> None:
-            tables["terms"].put_many(rows)
+            for key in keys:
+                tables["terms"].put(key, b"")
             for seq, terms in hashed:
                 tables["entries"].put(seq, b"".join(terms))
             tables["meta"].put(b"position", hashed[-1][0])
