@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from spamnb.lab.trial import Options
 
 PEOPLE = 20
-_HEAD = ("world", "model", "mail", "deliveries", "wrong %", "95 %", "labels", "in full",
-         "ham filed %", "not delivered %", "spam delivered %", "1-AUC %", "by person")  # fmt: skip
+_HEAD = ("world", "model", "mail", "deliveries", "wrong %", "95 %", "labels",
+         "ham filed %", "not delivered %", "spam delivered %",
+         "spam filed %", "1-AUC %", "by person")  # fmt: skip
 _UNUSED = "plots", "report", "tested", "scores", "apply", "one_in", "labelled", "plain", "compare"
 
 
@@ -105,8 +106,8 @@ def _rows(result: WorldResult) -> Iterator[tuple[str, ...]]:
             _percent(wrong),
             f"{wrong.low:.2f}-{wrong.high:.2f}" if wrong else "",
             str(found.labels),
-            str(found.in_full),
-            *map(_percent, (found.ham_filed, found.ham_not_delivered, found.spam_delivered)),
+            *map(_percent, (found.ham_filed, found.ham_not_delivered)),
+            *map(_percent, (found.spam_delivered, found.spam_filed)),
             _number(found.auc_complement_percent),
             _number(found.auc_complement_percent_by_person),
         )

@@ -218,7 +218,8 @@ def test_models_for_persons_are_compared(few):
     words = ["evaluate", "--people", 4, "--world"]
     found = json.loads(run(*words, "conflict", *few, "--json", "-").out)
     models = [result["model"] for result in found["results"]]
-    assert models == ["one model", "one model, steps", "a model each", "personal corrections"]
+    assert len(models) == 5
+    assert models[3:] == ["personal corrections", "without budget"]
     assert found["results"][0]["figures"]["all"]["deliveries"] > 120
     assert "24 messages of ham" in run(*words, "newsletters", *few, code=2).err
     assert "--people needs --world" in run("evaluate", "--people", 4, *few, code=2).err

@@ -81,7 +81,7 @@ def test_the_sender_is_the_list_or_the_author():
 def played(odds, shared):
     z, for_all = (np.array([[0.0, value] for value in values]) for values in (odds, shared))
     taught = np.array([True, False, True])
-    return Played(z, for_all, taught, taught)
+    return Played(z, for_all, taught)
 
 
 def test_wrong_verdicts_are_counted_for_each_recipient():
@@ -90,7 +90,7 @@ def test_wrong_verdicts_are_counted_for_each_recipient():
     assert found.wrong is not None
     assert found.wrong.percent == pytest.approx(100 / 3)
     assert found.wrong.low <= found.wrong.percent <= found.wrong.high
-    assert (found.deliveries, found.labels, found.in_full) == (3, 2, 2)
+    assert (found.deliveries, found.labels) == (3, 2)
     assert found.ham_filed is not None
     assert found.ham_filed.percent == 0
     assert found.spam_delivered is not None

@@ -10,7 +10,7 @@ import numpy as np
 
 from spamnb.core.model.costs import Costs
 from spamnb.lab.persons.figures import WorldFigures, rules, world_figures
-from spamnb.lab.persons.models import MODELS, WITH_ACCOUNTS
+from spamnb.lab.persons.models import MODELS
 from spamnb.lab.persons.run import Played, Progress, play
 from spamnb.lab.persons.world import World
 from spamnb.lab.trial import Options, Sample
@@ -46,11 +46,7 @@ def compare_models(
     for name, group in groupby(worlds, lambda world: world.name):
         parts = list(group)
         world = _joined(parts)
-        guarded = any(part.trained for part in parts)
         for model in models:
-            if model == WITH_ACCOUNTS and not guarded:
-                # Without labels of an administrator it is the model without accounts.
-                continue
             report = _WorldProgress(options.progress, len(world.deliveries))
             played = _concatenated(
                 [play(part, samples, MODELS[model](options), report.part) for part in parts]

@@ -45,11 +45,10 @@ class WorldFigures:
     """on the wrong side of even odds"""
     labels: int
     """labels given by persons"""
-    in_full: int
-    """those that move the corrections of the shared model"""
     ham_not_delivered: PersonShare | None
     ham_filed: PersonShare | None
     spam_delivered: PersonShare | None
+    spam_filed: PersonShare | None
     auc_complement_percent: float | None
     """over all persons"""
     auc_complement_percent_by_person: float | None
@@ -77,7 +76,6 @@ class _DeliveryColumns:
     log_odds: Floats
     decision: Ints
     taught: Bools
-    in_full: Bools
 
 
 def _columns(world: World, played: Played, costs: Costs) -> _DeliveryColumns:
@@ -87,7 +85,6 @@ def _columns(world: World, played: Played, costs: Costs) -> _DeliveryColumns:
         log_odds=played.z[:, SPAM] - played.z[:, HAM],
         decision=decide_many(probabilities(played.z), costs),
         taught=played.taught,
-        in_full=played.in_full,
     )
 
 
@@ -98,10 +95,10 @@ def _figures(columns: _DeliveryColumns, rows: Bools) -> WorldFigures:
         deliveries=int(rows.sum()),
         wrong=_share((odds > 0) != spam, person),
         labels=int(columns.taught[rows].sum()),
-        in_full=int(columns.in_full[rows].sum()),
         ham_not_delivered=_share(decision[~spam] > 0, person[~spam]),
         ham_filed=_share(decision[~spam] > 1, person[~spam]),
         spam_delivered=_share(decision[spam] == 0, person[spam]),
+        spam_filed=_share(decision[spam] > 1, person[spam]),
         auc_complement_percent=_ranking(spam, odds, 1),
         auc_complement_percent_by_person=_by_person(person, spam, odds),
     )

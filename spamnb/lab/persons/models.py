@@ -3,8 +3,9 @@
     one model             all persons label one model, and a correction takes effect for all
     one model, steps      the same, but each label takes one step only
     a model each          each person has a model of their own labels
-    personal corrections  one shared model, and corrections of each person
-    with accounts         the same; labels that would harm others move no shared corrections
+    personal corrections  one shared model, and corrections of each person; what a person's labels
+                          change in the shared corrections in a day is limited, as in the product
+    without budget        the same without this limit
 
 Must not know figures or worlds.
 """
@@ -17,20 +18,11 @@ from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spamnb.core.model.costs import Costs
-from spamnb.core.model.events import Ids, Ints, Records
+from spamnb.core.model.events import Ints, Update
 from spamnb.core.model.scoring import Prediction, maturity, predict
-from spamnb.core.model.training_rows import day_of
-from spamnb.core.persons.account import (
-    Account,
-    GuardMessage,
-    Guards,
-    SharedRows,
-    after_label,
-    choose_guards,
-)
+from spamnb.core.model.training_rows import TrainingRows
 from spamnb.core.persons.corrections import PersonalCorrections, no_corrections, person_id
 from spamnb.core.persons.learning import (
     PersonalMessage,
@@ -39,12 +31,11 @@ from spamnb.core.persons.learning import (
 )
 from spamnb.lab.trial import Options, Sample, recipe_of
 from spamnb.service.engine.learner import Learner
+from spamnb.service.engine.planner import PlannedEvent
 from spamnb.service.engine.requests import Example, Forget, Learn, Source
 from spamnb.store.memory import MemoryStore
 
 _ADMIN = Source("admin")
-GUARDS_READ = 64
-"""The rows of the guard messages are read again after so many labels."""
 
 
 class Given(NamedTuple):
@@ -65,28 +56,33 @@ class PersonsModel(Protocol):
     def score(self, person: int, sample: Sample) -> list[float]:
         """Return z [K] of a message for a person."""
 
-    def teach(self, given: Given) -> bool:
-        """Learn a person's label; return whether it moves the corrections of others."""
+    def teach(self, given: Given) -> None:
+        """Learn a person's label."""
+
+
+class _SharedLearner(Learner):
+    """The learner for labels that take effect elsewhere: they have a budget, and do not insist."""
+
+    def _enforce_label(self, plan: PlannedEvent, rows: TrainingRows, update: Update) -> Update:  # noqa: ARG002
+        return update
 
 
 class TaughtModel:
     """A store in memory and its learner."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, learner: type[Learner] = Learner) -> None:
         self.recipe = recipe_of(options)
         self.costs = options.costs or Costs()
-        self._learner = Learner(self.recipe, self.costs)
+        self._learner = learner(self.recipe, self.costs)
         self._store = MemoryStore(self.recipe)
 
     def train(self, labelled: Sequence[tuple[Sample, int]]) -> None:
         """Learn labels of the administrator."""
         self._run([Learn(sample.example, label, _ADMIN, 1) for sample, label in labelled])
 
-    def learn(
-        self, given: Given, example: Example, *, immediate: bool, weight: float = 1.0
-    ) -> None:
-        """Learn a label of a person, with a step of this weight."""
-        source = Source(f"person {given.person}", immediate=immediate, weight=weight)
+    def learn(self, given: Given, example: Example, *, immediate: bool) -> None:
+        """Learn a label of a person."""
+        source = Source(f"person {given.person}", immediate=immediate)
         self._run([Learn(example, given.label, source, given.time_us)])
 
     def forget(self, digest: bytes, time_us: int) -> None:
@@ -97,22 +93,14 @@ class TaughtModel:
         with self._store.write() as view:
             self._learner.run(view, requests, scored=False)
 
-    def read(self, sample: Sample) -> SharedRows:
-        """Return the totals and the rows of a message."""
+    def predict(self, sample: Sample) -> tuple[Prediction, float]:
+        """Return the result for a message, and the maturity of the model."""
         with self._store.read() as view:
             records, totals = view.gather(sample.ids), view.totals()
         cells = np.concatenate((records.n.T, records.w.T), dtype=np.float64)
-        return SharedRows(totals, cells.take(sample.view.rows, axis=1))
-
-    def predict(self, sample: Sample) -> tuple[Prediction, float]:
-        """Return the result for a message, and the maturity of the model."""
-        totals, cells = self.read(sample)
-        return predict(self.recipe, totals, cells, _sizes(sample)), maturity(totals)
-
-    def gather(self, ids: Ids) -> tuple[Records, NDArray[np.int64]]:
-        """Return the rows of some features, and the number of messages of each label."""
-        with self._store.read() as view:
-            return view.gather(ids), view.totals().messages
+        cells = cells.take(sample.view.rows, axis=1)
+        sizes = tuple(len(part) for part in sample.example.ids)
+        return predict(self.recipe, totals, cells, sizes), maturity(totals)
 
 
 class OneModel:
@@ -131,10 +119,9 @@ class OneModel:
         prediction, _ = self._model.predict(sample)
         return prediction.z
 
-    def teach(self, given: Given) -> bool:
+    def teach(self, given: Given) -> None:
         """Learn a label."""
         self._model.learn(given, given.sample.example, immediate=self._immediate)
-        return True
 
 
 class OneModelEach:
@@ -153,10 +140,9 @@ class OneModelEach:
         """Return the scores of the person's model."""
         return self._of(person).score(person, sample)
 
-    def teach(self, given: Given) -> bool:
+    def teach(self, given: Given) -> None:
         """Learn a label in the person's model."""
         self._of(given.person).teach(given)
-        return False
 
     def _of(self, person: int) -> OneModel:
         if person not in self._models:
@@ -177,95 +163,62 @@ class _Taught(NamedTuple):
 class SharedAndPersonal:
     """One shared model, and corrections of each person."""
 
-    def __init__(self, options: Options, *, accounts: bool) -> None:
-        self.shared = TaughtModel(options)
-        self._none = no_corrections(len(self.shared.recipe.labels))
+    def __init__(self, options: Options, *, budget: bool) -> None:
+        self._model = TaughtModel(options, _SharedLearner)
+        self._budget = budget
+        self._none = no_corrections(len(self._model.recipe.labels))
         self.personal: dict[int, PersonalCorrections] = {}
         self._taught: dict[tuple[int, bytes], _Taught] = {}
-        self._guarded = accounts
-        self._guards: Guards | None = None
-        self._measured = 0
-        self.accounts: dict[int, Account] = {}
 
     def train(self, labelled: Sequence[tuple[Sample, int]]) -> None:
-        """Learn labels of the administrator, which guard the shared model."""
-        self.shared.train(labelled)
-        if self._guarded:
-            every = [GuardMessage(sample.example.ids, label, "") for sample, label in labelled]
-            chosen = choose_guards(reversed(every), len(self.shared.recipe.labels))
-            self._guards = Guards(self.shared.recipe, chosen) if chosen else None
+        """Learn labels of the administrator in the shared model."""
+        self._model.train(labelled)
 
     def score(self, person: int, sample: Sample) -> list[float]:
         """Return the scores for the person."""
         return self._message(person, sample).predict().z
 
-    def teach(self, given: Given) -> bool:
+    def teach(self, given: Given) -> None:
         """Learn a label in the shared model and for the person."""
         before = self._taught.get((given.person, given.sample.example.digest))
         if before is not None and before.label == given.label:
-            return False
+            return
         self.forget(given.person, given.sample, given.time_us)
-        is_full = self._is_full(given)
-        digest = self._learn_shared(given, float(is_full))
+        digest = self._learn_shared(given)
         message = self._message(given.person, given.sample)
-        steps = personal_step(self.shared.recipe, self.shared.costs, message, given.label)
+        steps = personal_step(self._model.recipe, self._model.costs, message, given.label)
         self.personal[given.person] = message.with_step(steps).personal
         taught = _Taught(given.label, steps, digest)
         self._taught[given.person, given.sample.example.digest] = taught
-        return is_full
 
     def forget(self, person: int, sample: Sample, time_us: int) -> None:
         """Take back what the person's label of a message changed."""
         taught = self._taught.pop((person, sample.example.digest), None)
         if taught is None:
             return
-        self.shared.forget(taught.digest, time_us)
+        self._model.forget(taught.digest, time_us)
         message = self._message(person, sample)
         self.personal[person] = message.with_step(taught.steps, -1).personal
 
     def _message(self, person: int, sample: Sample) -> PersonalMessage:
-        id_ = person_id(str(person), self.shared.recipe.key)
+        id_ = person_id(str(person), self._model.recipe.key)
         personal = self.personal.get(person, self._none)
-        return personal_message(id_, sample.example.ids, self.shared.predict(sample), personal)
+        return personal_message(id_, sample.example.ids, self._model.predict(sample), personal)
 
-    def _learn_shared(self, given: Given, weight: float) -> bytes:
+    def _learn_shared(self, given: Given) -> bytes:
         """Learn a label once for each person that gives it; return the digest of the pair."""
         example = given.sample.example
         text = example.digest + given.person.to_bytes(8)
         pair = example._replace(digest=blake2b(text, digest_size=len(example.digest)).digest())
-        self.shared.learn(given, pair, immediate=False, weight=weight)
+        self._model.learn(given, pair, immediate=self._budget)
         return pair.digest
 
-    def _is_full(self, given: Given) -> bool:
-        """Add the harm of a label to the person's account; return whether it moves corrections."""
-        guards, shared, sample = self._guards, self.shared, given.sample
-        if guards is None:
-            return True
-        if self._measured % GUARDS_READ == 0:
-            guards.read(*shared.gather(guards.ids))
-        self._measured += 1
-        ids, before = np.concatenate(sample.example.ids), shared.read(sample)
-        after = after_label(shared.recipe, before, _sizes(sample), given.label)
-        account = self.accounts.get(given.person, Account())
-        account_after = account.plus(guards.harm(ids, before, after), day_of(given.time_us))
-        if account_after is None:
-            after = after_label(shared.recipe, before, _sizes(sample), given.label, 0.0)
-        else:
-            self.accounts[given.person] = account_after
-        guards.learn(ids, before, after)
-        return account_after is not None
 
-
-def _sizes(sample: Sample) -> tuple[int, ...]:
-    return tuple(len(part) for part in sample.example.ids)
-
-
-WITH_ACCOUNTS = "with accounts"
 MODELS: dict[str, Callable[[Options], PersonsModel]] = {
     "one model": partial(OneModel, immediate=True),
     "one model, steps": partial(OneModel, immediate=False),
     "a model each": OneModelEach,
-    "personal corrections": partial(SharedAndPersonal, accounts=False),
-    WITH_ACCOUNTS: partial(SharedAndPersonal, accounts=True),
+    "personal corrections": partial(SharedAndPersonal, budget=True),
+    "without budget": partial(SharedAndPersonal, budget=False),
 }
 """by the name in reports"""

@@ -17,7 +17,7 @@ from spamnb.lab.trial import UNSURE, Sample
 DAY_US = 86_400_000_000
 START_US = 20_000 * DAY_US
 PER_DAY = 40
-"""Deliveries of one person in a day: budgets and accounts depend on the time."""
+"""Deliveries of one person in a day: budgets depend on the time."""
 
 Progress = Callable[[int, int], None]
 
@@ -30,8 +30,6 @@ class Played(NamedTuple):
     shared: Floats
     """[D, K] for a person without corrections"""
     taught: Bools
-    in_full: Bools
-    """taught, and the label moves the corrections of the shared model"""
 
 
 def play(
@@ -41,7 +39,7 @@ def play(
     model.train([(samples[message], label) for message, label in world.trained])
     count = len(world.deliveries)
     z, shared = np.zeros((2, count, 2))
-    taught, in_full = np.zeros((2, count), np.bool_)
+    taught = np.zeros(count, np.bool_)
     pause, number = DAY_US // (world.persons * PER_DAY), 0
     for message, deliveries in groupby(world.deliveries, lambda each: each.message):
         sample = samples[message]
@@ -51,11 +49,11 @@ def play(
             if _teaches(delivery, z[number].tolist()):
                 taught[number] = True
                 given = Given(delivery.person, sample, delivery.label, START_US + number * pause)
-                in_full[number] = model.teach(given)
+                model.teach(given)
             number += 1
         if progress is not None:
             progress(number, count)
-    return Played(z, shared, taught, in_full)
+    return Played(z, shared, taught)
 
 
 def _teaches(delivery: Delivery, z: list[float]) -> bool:

@@ -32,7 +32,7 @@ WANTED = 0.2
 SPAM_READERS = 3
 ISSUES, SILENT = 24, 8
 """of a newsletter: messages, and readers who label nothing"""
-TRAINED, GUARDED = 200, 60
+TRAINED, TRAINED_FEW = 200, 60
 """messages of each label that the administrator trains: before newsletters, before an attack"""
 FALSE_LABELS = 300
 ATTACKERS = 5
@@ -100,16 +100,16 @@ def _issue(message: int, half: int) -> Iterator[Delivery]:
 def attack(mail: Mail, persons: int, seed: int) -> Iterator[World]:
     """Yield the same world without an attack, and with each attack."""
     for label, name in ((HAM, "ham"), (SPAM, "spam")):
-        if (count := len(mail.of_label(label))) < 2 * GUARDED:
+        if (count := len(mail.of_label(label))) < 2 * TRAINED_FEW:
             raise UserError(
                 f"{count} {name} are too few for an attack",
-                hint=f"give {2 * GUARDED}: the administrator trains {GUARDED} of them",
+                hint=f"give {2 * TRAINED_FEW}: the administrator trains {TRAINED_FEW} of them",
             )
     dice = _dice(seed)
     disputed = _deliveries(mail, persons, dice, _tastes)
-    # The administrator trains no mail that a reader wants otherwise: it would guard one opinion.
+    # The administrator trains no mail that a reader wants otherwise.
     contested = [each.message for each in disputed if each.label != mail.labels[each.message]]
-    trained = _trained(mail, dice, GUARDED, without=contested)
+    trained = _trained(mail, dice, TRAINED_FEW, without=contested)
     known = {message for message, _ in trained}
     yield World("no attack, conflict", persons, _without(disputed, known), trained)
     deliveries = _without(_deliveries(mail, persons, dice, _all_want), known)
