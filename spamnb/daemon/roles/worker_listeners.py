@@ -11,8 +11,10 @@ import asyncio
 import os
 import select
 import socket
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from spamnb.daemon.configure import WorkerShare
 from spamnb.daemon.processes.bootstrap import listeners_of
@@ -22,6 +24,8 @@ from spamnb.daemon.roles.scan_setup import ScannerFactory
 from spamnb.settings import Settings
 from spamnb.settings.schema import ListenerSettings
 
+_KEEP_FILE: Final[dict[str, Any]] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+"""The supervisor removes the file of a unix socket; other workers may still listen there."""
 EMPTY_S = 2.0
 """how long waiting connections are still accepted at the end"""
 
@@ -38,7 +42,9 @@ class _ServedListener:
         loop, made = asyncio.get_running_loop(), self.endpoint.protocol
         for one in self.sockets:
             if one.family == socket.AF_UNIX:
-                server = await loop.create_unix_server(made, sock=one, backlog=BACKLOG)
+                server = await loop.create_unix_server(
+                    made, sock=one, backlog=BACKLOG, **_KEEP_FILE
+                )
             else:
                 server = await loop.create_server(made, sock=one, backlog=BACKLOG)
             self.servers.append(server)
