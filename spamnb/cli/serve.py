@@ -101,8 +101,9 @@ def bypass(session: CliSession, way: str | None) -> None:
 def reload(session: CliSession) -> None:
     """Make the daemon reread its settings and lists, like SIGHUP; no connection is dropped.
 
-    This command first checks the settings itself (--config). If the daemon finds an error in the
-    new settings, it keeps the old ones and logs the error.
+    A listener that is new or has another address starts to listen; one that was removed ends after
+    its open connections. This command first checks the settings itself (--config). If the daemon
+    finds an error in the new settings, it keeps the old ones and logs the error.
     """
     from spamnb.cli.daemon_client import served
     from spamnb.endpoints.control.protocol import ControlClient

@@ -312,8 +312,7 @@ class MilterSession:
                 facts["instead_of"] = result.action
             if result.withdraw is not None:
                 self._add(Withdraw(result.withdraw))
-            self._change(result.add, result.tag)
-            self._add(SendBytes(packets.CONTINUE))
+            self._add(SendBytes(self._changes(result.add, result.tag) + packets.CONTINUE))
             self._finish("relay", "", facts)
 
     def _refusal(self, code: str, text: bytes, facts: dict[str, object]) -> str:
@@ -324,14 +323,14 @@ class MilterSession:
         self._add(SendBytes(packets.refuse(reply)))
         return reply
 
-    def _change(self, add: Fields, tag: bytes) -> None:
+    def _changes(self, add: Fields, tag: bytes) -> bytes:
         """Delete forged copies, tag the subject, insert fields after the MTA's Received line.
 
         The copies of a name are deleted from the last one on, which leaves the other indices as
         they are; the fields are inserted from the last one on, at the same index.
         """
         if not self._can_change:
-            return
+            return b""
         message, blank = self._current, b" " if self._has_leading_space else b""
         sent = [packets.change_header(index, name, b"") for index, name in message.forged[::-1]]
         if tag:
@@ -345,7 +344,7 @@ class MilterSession:
             packets.insert_header(1, name.encode(), (blank if value else b"") + value.encode())
             for name, value in add[::-1]
         ]
-        self._add(SendBytes(b"".join(sent)))
+        return b"".join(sent)
 
     def _finish(self, action: str, reply: str, facts: dict[str, object]) -> None:
         meters, size = self._meters, self._current.size
