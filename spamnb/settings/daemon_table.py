@@ -282,7 +282,8 @@ LISTENERS = NamedSections(
             "rspamc, Exim's spam condition, HTTP)."),
         Setting("listener.*.address", ADDRESS,
             "Address for clients: host:port, [IPv6]:port or unix:/path; the prefix lmtp: selects "
-            "LMTP. With socket activation, the section name is the name of the file descriptor."),
+            "LMTP. With socket activation, the section name is the name of the file descriptor. A "
+            "reload binds new addresses with the rights of serve.user, without those of root."),
         Setting("listener.*.upstream", ADDRESS,
             "The next hop, which receives all mail of this listener; the prefix lmtp: selects "
             "LMTP. Empty: the built-in delivery agent. With the protocol milter: the server that "
