@@ -12,7 +12,7 @@ from support.waiting import until
 pytestmark = needs_scanning_exim
 
 SAMPLE = PROJECT / "corpora" / "sample"
-LOCAL = '[local]\nhosts = ["mx.example.org"]\n'
+MORE = 'on_fault = "defer"\n[local]\nhosts = ["mx.example.org"]\n'
 
 
 def mail_of(label, number):
@@ -25,7 +25,7 @@ def site(request, trained, tmp_path_factory):
     """Exim and the daemon."""
     folder, exim = tmp_path_factory.mktemp("asked"), AskingExim(request.param)
     shutil.copytree(trained, folder / "home", ignore=shutil.ignore_patterns("*.sock"))
-    exim.daemon = Daemon(folder, exim.settings() + LOCAL)
+    exim.daemon = Daemon(folder, exim.settings() + MORE)
     try:
         exim.daemon.start()
         exim.start()
@@ -68,6 +68,14 @@ def test_mail_passes_unmarked_while_the_daemon_is_down(site):
     finally:
         site.daemon.start()
     assert "X-Spam-Flag" not in came(site, "bob", "unmarked")
+
+
+def test_a_temporary_error_of_the_daemon(site):
+    """With `on_fault = "defer"` Exim gets no verdict, and does as without the daemon."""
+    with site.daemon.damaged():
+        site.send(b"X-Spam-Flag: NO\r\nSubject: fault\r\n\r\nx\r\n", ["bob@example.org"])
+    assert "X-Spam-Flag" not in came(site, "bob", "fault")
+    assert "action=defer" in site.daemon.log.read_text()
 
 
 def test_the_way_back(site):

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from support.clients import needs_curl, needs_rspamc, needs_spamc, run_line
+from support.clients import RSPAMC, needs_curl, needs_rspamc, needs_spamc, run_line
 from support.docs_snippets import changed, snippet
 from support.postfix import PROJECT, Daemon, free_ports
 
@@ -24,7 +24,7 @@ class Site:
 
     def __init__(self, folder):
         self.folder = folder
-        self.port, other = free_ports(2)
+        self.port, other = self.port, self.deferring = free_ports(2)
         self.here = {"127.0.0.1:783": f"127.0.0.1:{self.port}"}
         sock = {"/run/spamnb/scan.sock": str(folder / "scan.sock")}
         toml = changed(snippet("spamc.md", "The listener", "spamnb.toml"), self.here | sock)
@@ -32,7 +32,8 @@ class Site:
             0
         ]
         toml += changed(taught, {"127.0.0.1:11333": f"127.0.0.1:{other}"})
-        toml += 'teachers = ["127.0.0.1"]\n[scan]\nclues = 2\n[serve]\nworkers = 1\n'
+        toml += 'teachers = ["127.0.0.1"]\non_fault = "defer"\n'
+        toml += "[scan]\nclues = 2\n[serve]\nworkers = 1\n"
         self.daemon = Daemon(folder, toml)
         self.daemon.spamnb("train", SAMPLE / "ham", SAMPLE / "spam")
         self.changes = {
@@ -154,6 +155,23 @@ def test_a_user_without_rights_cannot_act_for_others(site):
     rest = line.removeprefix("spamc ")
     done = run_line(f"sh -c '{drop}{spamc} {rest} -x -u alice -L spam' < message", message, sh="sh")
     assert done.returncode == os.EX_IOERR
+
+
+@needs_spamc
+def test_spamc_with_a_fault_of_the_daemon(site):
+    """`on_fault` decides between a message that is marked as unscanned and a temporary error."""
+    message = site.message("ham", 3)
+    with site.daemon.damaged():
+        code, out = site.spamc("", message)
+        assert (code, email.message_from_string(out)["X-Spam-Flag"]) == (0, None)
+        assert "X-Spamnb-Verdict: unscanned; reason=" in out
+        assert site.spamc("-c", message) == (0, "0.0/5.0\n")
+        line = site.lines("spamc.md", "spamc")[0].replace(f"-p {site.port}", f"-p {site.deferring}")
+        done = run_line(line.replace("<", "-x <"), message)
+        assert (done.returncode, done.stdout) == (os.EX_IOERR, b"")
+        check, *_ = site.lines("rspamd.md", "rspamc")
+        if RSPAMC:
+            assert "Action: soft reject" in run_line(check, message).stdout.decode()
 
 
 @needs_rspamc

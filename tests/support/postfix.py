@@ -198,6 +198,21 @@ class Daemon:
             self.process.send_signal(signal.SIGTERM)
             assert self.process.wait(LIMIT_S) == 0, self.log.read_text()
 
+    @contextlib.contextmanager
+    def damaged(self):
+        """Let it run with a model that cannot be read; afterwards with the one before."""
+        data = self.home / "data.mdb"
+        whole = data.read_bytes()
+        self.stop()
+        try:
+            data.write_bytes(b"\xff" * len(whole))
+            self.start()
+            yield
+        finally:
+            self.stop()
+            data.write_bytes(whole)
+            self.start()
+
     def kill(self):
         """Kill all its processes, as the kernel does when memory runs out."""
         for pid in (self.process.pid, *children(self.process.pid)):
