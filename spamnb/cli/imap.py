@@ -16,15 +16,14 @@ from spamnb.cli.daemon_client import teacher
 from spamnb.cli.help import command
 from spamnb.cli.printing import coloured, safe, say, say_json, warn
 from spamnb.cli.session import CliSession, pass_session
-from spamnb.errors import UserError
+from spamnb.errors import SpamnbError, UserError
 
 if TYPE_CHECKING:
     from spamnb.endpoints.imap.connection import StopSignal
     from spamnb.endpoints.imap.model import MailboxModel
     from spamnb.endpoints.imap.params import ImapParams
     from spamnb.endpoints.imap.ports import ImapReport
-    from spamnb.endpoints.imap.runner import ImapPlan
-    from spamnb.errors import SpamnbError
+    from spamnb.endpoints.imap.runner import AccountReader, ImapPlan
     from spamnb.service.feedback.types import Answer, Feedback
 
 IMAP_EXAMPLES = """
@@ -66,13 +65,25 @@ def imap(
     stop = StopSignal()
     try:
         if once:
-            for name, params in accounts.items():
-                AccountReader(name, params, plan, stop).once()
+            readers = [AccountReader(name, params, plan, stop) for name, params in accounts.items()]
+            _read_once(readers)
         else:
             _read_until_stopped(accounts, plan, stop)
     finally:
         model.close()
         stop.close()
+
+
+def _read_once(readers: list[AccountReader]) -> None:
+    """Read each mailbox, also if another fails; then raise the first error."""
+    failed: list[SpamnbError] = []
+    for reader in readers:
+        try:
+            reader.once()
+        except SpamnbError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
 
 
 def _read_until_stopped(accounts: dict[str, ImapParams], plan: ImapPlan, stop: StopSignal) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from threading import Thread
 
 import pytest
-from support.imap_client import Reader
+from support.imap_client import Reader, verdict_of
 from support.imap_server import SAYINGS, Server
 from support.waiting import LIMIT_S, until
 
@@ -427,3 +427,59 @@ def test_a_refused_login_hides_the_password_and_waits(reader):
     thread.join(LIMIT_S)
     assert (name, type(error)) == ("box", LoginRefusedError)
     assert pause_s >= 200
+
+
+def test_a_large_mailbox_costs_nothing_at_the_first_start(reader):
+    """100,000 messages are not read, and later ones are judged."""
+    box = reader()
+    box.ask("fill", 100_000)
+    box.once()
+    assert (box.judged, box.ask("commands") < 20) == ([], True)
+    box.ask("add", "spam1", "INBOX", "spam")
+    box.once()
+    assert box.judged == ["spam1"]
+    assert box.ask("dump")["Junk"] == ["spam1"]
+
+
+def test_no_step_depends_on_the_clock(reader, monkeypatch):
+    """A clock that jumps changes nothing, because nothing reads it."""
+    box = reader()
+    begin(box)
+    monkeypatch.setattr("time.time", None)
+    monkeypatch.setattr("time.time_ns", None)
+    box.once()
+    assert places(box) == handled("move")
+
+
+@pytest.mark.parametrize("hide", ["", "SASL-IR"])
+def test_an_access_token_is_a_login(reader, hide):
+    """XOAUTH2, with and without an initial response; the server's error needs an answer."""
+    box = reader(hide=hide)
+    box.params = replace(box.params, auth="xoauth2")
+    box.once()
+    (box.home / "password").write_text("expired-token\n")
+    with pytest.raises(LoginRefusedError):
+        box.once()
+
+
+def test_a_message_on_which_the_reader_dies_is_left_alone(reader, monkeypatch):
+    """It is judged twice, the second time alone; the others are filed."""
+    box = reader()
+    begin(box)
+    deaths = []
+
+    def judge(raws, _):
+        if any(b"spam1" in raw for raw in raws):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [verdict_of(raw) for raw in raws]
+
+    monkeypatch.setattr(box, "judge", judge)
+    for _ in range(4):
+        pid = os.fork()
+        if pid == 0:
+            with suppress(BaseException):
+                box.once()
+            os._exit(0)
+        deaths.append(os.waitpid(pid, 0)[1])
+    assert deaths == [signal.SIGKILL, signal.SIGKILL, 0, 0]
+    assert places(box) == {"INBOX": ["old", "spam1", "ham1", "ham2"], "Junk": ["filed", "spam2"]}

@@ -21,7 +21,7 @@ import threading
 from contextlib import closing, suppress
 from itertools import count
 
-CAPABILITIES = "IMAP4rev1 SASL-IR IDLE MOVE UIDPLUS AUTH=PLAIN"
+CAPABILITIES = "IMAP4rev1 SASL-IR IDLE MOVE UIDPLUS AUTH=PLAIN AUTH=XOAUTH2"
 FLOOD = b"* OK nothing to do here\r\n" * 1000
 SAYINGS = {
     "literal": ("UID FETCH", b"* 1 FETCH (UID 1 BODY[] {4294967296}\r\n"),
@@ -69,6 +69,11 @@ class Box:
     def fail_next(self, name, number):
         """Let the next connection fail as the user's name would have the first fail."""
         self.options[name], self.connections = number, 0
+
+    def fill(self, count):
+        """Deliver many messages."""
+        for number in range(count):
+            self.add(f"old-{number}", "INBOX", "spam")
 
     def commands(self):
         """How many commands were given."""
@@ -180,7 +185,18 @@ class Conversation:
         self.send(f"* CAPABILITY {' '.join(words)}\r\n".encode())
 
     def do_authenticate(self, line):
-        _, user, password = base64.b64decode(line.split()[2]).decode().split("\0")
+        mechanism, encoded = [*line.split(), ""][1:3]
+        if not encoded:
+            self.send(b"+ \r\n")
+            encoded = self.file.readline()
+        text = base64.b64decode(encoded).decode()
+        if mechanism == "XOAUTH2":
+            user, password = re.fullmatch("user=(.*)\1auth=Bearer (.*)\1\1", text).groups()
+        else:
+            _, user, password = text.split("\0")
+        if password != "secret" and mechanism == "XOAUTH2":
+            self.send(b"+ eyJzdGF0dXMiOiI0MDEifQ==\r\n")
+            assert self.file.readline() == b"\r\n"
         if password != "secret":
             return f"NO [AUTHENTICATIONFAILED] {password} is wrong"
         self.box = self.boxes.setdefault(user, Box(user))

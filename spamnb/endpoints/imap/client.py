@@ -29,6 +29,8 @@ COMMAND_BYTES: Final = 64 << 20
 """of the answer to one command"""
 _MOST_RESPONSES: Final = 10_000
 """kept of the answer to one command: folders in a list"""
+LATER: Final = ("UNAVAILABLE", "INUSE", "LIMIT", "SERVERBUG")
+"""response codes (RFC 5530) after which the same command may work"""
 _SHOWN_CHARS: Final = 200
 _IDLE_BYTES: Final = 1 << 20
 """of one IDLE"""
@@ -127,6 +129,8 @@ class ImapClient:
         try:
             self._run(line, answers=answers)
         except ImapRefusedError as error:
+            if error.code in LATER:
+                raise
             raise LoginRefusedError(
                 f"the server refuses the login: {error}", hint="check user and password"
             ) from None

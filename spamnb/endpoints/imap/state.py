@@ -5,6 +5,7 @@
 
 `side` is the state of a message (docs/decisions/0046):
 
+    judging   it is being judged; instead of the UID, how often that was begun
     ham       it lay in the inbox, or in a folder of the user
     moving    the verdict is junk; it is about to be moved, or was moved a moment ago
     copied    it was seen in the junk folder; the original may still be in the inbox
@@ -46,7 +47,7 @@ CREATE TABLE IF NOT EXISTS place (text TEXT NOT NULL);
 PRAGMA user_version = {_VERSION};
 """
 
-MessageSide = Literal["ham", "moving", "copied", "junk"]
+MessageSide = Literal["judging", "ham", "moving", "copied", "junk"]
 
 
 class Cursor(NamedTuple):

@@ -20,7 +20,7 @@ from hashlib import blake2b
 from time import sleep
 from typing import Final, NamedTuple
 
-from spamnb.endpoints.imap.client import FolderState, ImapClient, ImapRefusedError
+from spamnb.endpoints.imap.client import LATER, FolderState, ImapClient, ImapRefusedError
 from spamnb.endpoints.imap.folders import WatchedFolders, decoded_name, watched
 from spamnb.endpoints.imap.params import ImapParams
 from spamnb.endpoints.imap.ports import Done, ImapPorts, ImapReport
@@ -42,9 +42,10 @@ IDENTITY: Final = "HEADER.FIELDS (MESSAGE-ID DATE FROM TO CC SUBJECT RECEIVED)"
 JUNK_FLAG: Final = b"$Junk"
 _COPY_S: Final = 3.0
 """between the two steps of a mail program that moves by copying"""
-_LATER: Final = ("UNAVAILABLE", "INUSE", "LIMIT", "SERVERBUG")
-"""response codes (RFC 5530) after which the same command may work"""
 _FILED: Final = ("junk", "reject")
+_FILING: Final = ("moving", "copied", "junk")
+_MOST_TRIES: Final = 2
+"""how often the judging of a message is begun: the second time alone"""
 
 
 class Judged(NamedTuple):
@@ -170,8 +171,8 @@ class MailboxSync:
         """Take note of a message in the junk folder, or in another folder of the user."""
         known = self._state.find(identity)
         if folder == self._folders.junk:
-            if known is None:
-                self._note([identity], KnownMessage("junk"))
+            if known is None or known.side == "judging":
+                self._note([identity], KnownMessage("junk", uid))
             elif known.side == "moving":
                 self._note([identity], KnownMessage("copied", known.uid))
             elif known.side == "ham":
@@ -203,7 +204,7 @@ class MailboxSync:
         try:
             return self._client.fetch(uids, section, most) if uids else {}
         except ImapRefusedError as error:
-            if error.code in _LATER:
+            if error.code in LATER:
                 raise
             if len(uids) == 1:
                 self._report("unscanned", folder, uids[0], text=str(error))
@@ -235,13 +236,17 @@ class MailboxSync:
         """Handle a few messages: learn, judge and move."""
         known = {uid: self._state.find(identity) for uid, identity in identities.items()}
         fresh = {uid: identities[uid] for uid, message in known.items() if message is None}
-        filed = {uid: one for uid, one in known.items() if one is not None and one.side != "ham"}
+        filed = {uid: one for uid, one in known.items() if one is not None and one.side in _FILING}
+        begun = {uid: one for uid, one in known.items() if one and one.side == "judging"}
         # A message that came back has a higher UID than before.
         again = [uid for uid, one in filed.items() if one.side != "junk" and uid <= one.uid]
         back = {uid: one for uid, one in filed.items() if uid not in again}
         for uid in self._taken_out(back):
             self._learn(self._folders.inbox, uid, identities[uid], "ham")
-        self._act([Judged(uid, identities[uid]) for uid in again] + self._judge(fresh))
+        moving = [Judged(uid, identities[uid]) for uid in again]
+        for uid, one in begun.items():
+            moving += self._judge({uid: identities[uid]}, tries=one.uid + 1)
+        self._act(moving + self._judge(fresh))
 
     def _taken_out(self, back: dict[int, KnownMessage]) -> list[int]:
         """Return those that the user moved out of the junk folder; others were delivered twice.
@@ -263,14 +268,15 @@ class MailboxSync:
         self._client.select(self._folders.inbox)
         return left
 
-    def _judge(self, identities: dict[int, bytes]) -> list[Judged]:
+    def _judge(self, identities: dict[int, bytes], tries: int = 1) -> list[Judged]:
         """Judge messages; returns those to be moved, which are noted as such on disk."""
         raws = self._bodies(self._folders.inbox, sorted(identities))
-        uids = sorted(raws)
-        found = self._ports.judge([raws[uid] for uid in uids], self._params.user) if uids else []
+        if not raws:
+            return []
+        self._note([identities[uid] for uid in raws], KnownMessage("judging", tries))
         judged = [
-            Judged(uid, identities[uid], self._second(one, raws[uid]))
-            for uid, one in zip(uids, found, strict=True)
+            Judged(uid, identities[uid], found)
+            for uid, found in self._verdicts(raws, tries).items()
         ]
         filed = [one for one in judged if _is_filed(one.found) and self._params.act == "move"]
         with self._state.changing():
@@ -281,6 +287,14 @@ class MailboxSync:
             if one not in filed:
                 self._act_mildly(one)
         return filed
+
+    def _verdicts(self, raws: dict[int, bytes], tries: int) -> dict[int, Found]:
+        """Return the verdicts; a message on which this process died before gets none."""
+        if tries > _MOST_TRIES:
+            return dict.fromkeys(raws, ScanFault("known_crasher"))
+        found = self._ports.judge(list(raws.values()), self._params.user)
+        pairs = zip(raws.items(), found, strict=True)
+        return {uid: self._second(one, raw) for (uid, raw), one in pairs}
 
     def _second(self, found: Found, raw: bytes) -> Found:
         """Judge again what failed; without a model nothing is judged, and the pass ends."""
