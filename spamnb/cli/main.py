@@ -64,7 +64,7 @@ COMMANDS = {
     "backup": "spamnb.cli.store:backup",
     "restore": "spamnb.cli.store:restore",
     "export": "spamnb.cli.store:export",
-    "import": "spamnb.cli.store:import_",
+    "import": "spamnb.cli.importing:import_",
     "expire": "spamnb.cli.store:expire",
     "compact": "spamnb.cli.store:compact",
     "config": "spamnb.cli.config:config",

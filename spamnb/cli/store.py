@@ -1,4 +1,4 @@
-"""`spamnb stats`, `check`, `backup`, `restore`, `export`, `import`, `expire` and `compact`."""
+"""`spamnb stats`, `check`, `backup`, `restore`, `export`, `expire` and `compact`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from spamnb.cli.daemon_client import asking, refuse_while_served, source_fields
 from spamnb.cli.help import command
-from spamnb.cli.messages import kept_file
 from spamnb.cli.printing import safe, say, say_json, table, warn
 from spamnb.cli.session import CliSession, pass_session
-from spamnb.errors import RefusedError, StoreMissingError, UserError
+from spamnb.errors import RefusedError, UserError
 
 if TYPE_CHECKING:
     from spamnb.service.maintenance.stats import ModelStats
@@ -188,78 +187,6 @@ def _written(file: str) -> Iterator[TextIO]:
             yield out
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}") from error
-
-
-IMPORT_EXAMPLES = """
-spamnb import counts.jsonl                  add the counts of another copy of this model
-spamnb undo 1042                            undo the import, by its event number
-spamnb --home new/ import --as-new counts.jsonl
-spamnb import --as-new prior.jsonl          make a model with a prior, and a key of its own
-spamnb import prior.jsonl                   add a prior to a model
-"""
-
-
-@command("Add an export to the model.", IMPORT_EXAMPLES, name="import")
-@click.argument("file", default="-")
-@click.option("--as-new", is_flag=True, help="Create a new model; needs an export --with-key, or a "
-              "prior.")  # fmt: skip
-@JSON
-@pass_session
-def import_(session: CliSession, file: str, as_new: bool, as_json: bool) -> None:
-    """Add an export to the model, as one event that `undo` can remove.
-
-    The export must come from a copy of this model, because feature ids depend on the secret key:
-    fingerprint, kind and labels must match. Importing a file twice counts it twice.
-
-    A prior (`export --prior`) may come from any model of mail with the same labels. It counts as
-    300 messages at most, so the model's own training soon outweighs it. The journal lists it under
-    the channel prior. Import a prior only from a server that you trust and that gets similar mail.
-    """
-    from spamnb.store.paths import open_named
-
-    try:
-        path = kept_file(file)
-        if as_new:
-            _create(session, path)
-        elif not session.home.is_dir():
-            raise StoreMissingError(
-                f"there is no model in {session.home}", hint="add --as-new to create one"
-            )
-        with asking(session, long=True) as client, os.fdopen(open_named(path), "rb") as lines:
-            if as_new:
-                client.ask("reload", settings=False)
-            size = os.fstat(lines.fileno()).st_size
-            reply = client.ask_with_file("import", lines, size, **source_fields())
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from error
-    _show_import(reply["receipt"] | {"features": reply["features"]}, as_json=as_json)
-
-
-def _create(session: CliSession, path: str) -> None:
-    """Create the model that an export describes, or one with a new key for a prior."""
-    from spamnb.cli.train import refuse_odd
-    from spamnb.service.engine.filter import new_recipe
-    from spamnb.service.maintenance.export_import import create, lines_of, read_export, recipe_of
-    from spamnb.service.maintenance.prior import is_prior, read_prior
-    from spamnb.store.paths import open_named
-
-    try:
-        with os.fdopen(open_named(path), encoding="utf-8") as lines:
-            if is_prior(lines):
-                recipe = new_recipe(labels=read_prior(lines).labels)
-            else:
-                recipe = recipe_of(read_export(lines_of(lines)))
-        refuse_odd(recipe.labels)
-        create(session.home, recipe)
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-
-
-def _show_import(result: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        say_json(result)
-    else:
-        say(f"{result['features']} features added, event {result['event']}")
 
 
 @command("Delete old data.", "spamnb expire        once a day, from cron or a timer")

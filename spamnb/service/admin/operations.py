@@ -8,7 +8,8 @@
     status, metrics                                 state; metrics in Prometheus format
     bypass  on                                      deliver all mail unscanned            admins
     review  do = list | show | accept | refuse, name                                      admins
-    import, expire, reload                          maintenance                           admins
+    import  format, most, label_ham, label_spam, again, bytes                             admins
+    expire, reload                                  maintenance                           admins
 
 Admins may name a user (`for`) and the user's trust level (`trust`: admin, user, stranger).
 Delegates may name a user, with the trust level user. Any other caller acts under its own name, on
@@ -27,7 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from spamnb.errors import RefusedError, UserError
 from spamnb.service.admin.bypass import turn_bypass
@@ -54,9 +55,11 @@ from spamnb.service.admin.request import (
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Source
 from spamnb.service.feedback.spool import SpoolFile
+from spamnb.service.foreign.formats import dump_digest, read_dump
+from spamnb.service.foreign.mapper import DumpOptions
 from spamnb.service.maintenance.expiry import expire
 from spamnb.service.maintenance.expiry_clock import warning
-from spamnb.service.maintenance.export_import import lines_of, merge, read_export
+from spamnb.service.maintenance.export_import import lines_of, load, merge, read_export
 from spamnb.service.maintenance.prior import Prior, add_prior, is_prior, read_prior
 from spamnb.service.telemetry import status
 from spamnb.service.telemetry.metrics import prometheus
@@ -232,10 +235,12 @@ def _bypass(admin: Administration, _: AdminRequest, fields: Header) -> AdminResp
 
 
 def _import(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
-    """Add an export, which may be larger than the memory, or a prior."""
+    """Add an export, which may be larger than the memory, a prior, or another filter's dump."""
     with tempfile.TemporaryFile(dir=admin.model.config.home) as file:
         request.save_body(_IMPORT_BYTES, file.fileno())
         file.seek(0)
+        if fields["format"]:
+            return _import_dump(admin, file, fields, _source(request, fields))
         try:
             with io.TextIOWrapper(file, "utf-8") as lines:
                 found = read_prior(lines) if is_prior(lines) else read_export(lines_of(lines))
@@ -248,6 +253,22 @@ def _import(admin: Administration, request: AdminRequest, fields: Header) -> Adm
         else:
             receipt = merge(service.model, found, source=source)
     return AdminResponse({"receipt": receipt.as_dict(), "features": found.features})
+
+
+def _import_dump(
+    admin: Administration, file: BinaryIO, fields: Header, source: Source
+) -> AdminResponse:
+    """Add the counts of another filter; the model is not held while they are read."""
+    options = DumpOptions(
+        fields["format"], (fields["label_ham"], fields["label_spam"]), fields["most"]
+    )
+    digest = b"" if fields["again"] is True else dump_digest(file)
+    with admin.model.reading() as model:
+        recipe = model.recipe
+    found = read_dump(recipe, file, options)
+    with admin.model.service() as service:
+        receipt = load(service.model, found.bulk, found.words, source, digest)
+    return AdminResponse({"receipt": receipt.as_dict(), **found.as_dict()})
 
 
 def _expire(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
@@ -270,6 +291,12 @@ def _reload(admin: Administration, _: AdminRequest, fields: Header) -> AdminResp
     return AdminResponse({"fault": admin.model.fault})
 
 
+DUMP: dict[str, Field] = {
+    **dict.fromkeys(("format", "label_ham", "label_spam"), text),
+    "most": anything,
+    "again": anything,
+}
+"""how the dump of another filter is imported"""
 OPERATIONS: Mapping[str, Operation] = {
     "ping": Operation(_ping),
     "teach": Operation(_teach, fields=FEEDBACK | {"label": label}),
@@ -280,7 +307,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "metrics": Operation(_metrics),
     "bypass": Operation(_bypass, "admins", {"on": boolean}),
     "review": Operation(_review, "admins", {"do": text, "name": text}),
-    "import": Operation(_import, "admins", SOURCE),
+    "import": Operation(_import, "admins", SOURCE | DUMP),
     "expire": Operation(_expire, "admins", SOURCE | {"trust_clock": anything}),
     "reload": Operation(_reload, "admins", {"settings": anything}),
 }

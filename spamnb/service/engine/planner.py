@@ -258,12 +258,20 @@ class Planner:
         return plan
 
     def load(self, request: BulkLoad, journal: PendingJournal) -> PlannedEvent | Receipt:
-        """Plan an IMPORT or EXPIRE. Its unique digest makes sure that it is undone only once."""
+        """Plan an IMPORT or EXPIRE. Its digest makes sure that it is undone only once."""
         seq = journal.last_seq + 1
-        digest = blake2b(f"load {seq} {request.time_us}".encode(), digest_size=16).digest()
+        unique = blake2b(f"load {seq} {request.time_us}".encode(), digest_size=16).digest()
+        live = journal.state(request.digest)
+        if live is not None and (live.folded or [*journal.uncovered(live.seq)][-1]):
+            raise RefusedError(
+                f"this was imported before: event {live.seq}",
+                hint=f"`spamnb undo {live.seq}` removes it; with --again it counts twice",
+            )
         none = tuple(np.zeros(0, np.uint64) for _ in range(self.recipe.groups))
         kind = EventKind.EXPIRE if request.expire else EventKind.IMPORT
-        return PlannedEvent(kind, seq, Example(digest, "", none), NO_LABEL, NO_LABEL, 0, request)
+        previous = live.seq if live else 0
+        example = Example(request.digest or unique, "", none)
+        return PlannedEvent(kind, seq, example, NO_LABEL, NO_LABEL, previous, request)
 
     def name(self, label: int) -> str | None:
         """Return a label's name; None for NO_LABEL."""

@@ -79,6 +79,8 @@ class BulkLoad(NamedTuple):
     source: Source
     time_us: int
     words: WordSource | None = None
+    digest: bytes = b""
+    """of an import that is refused while another one with this digest is in force"""
 
 
 TrainingRequest = Learn | Forget | Undo | BulkLoad

@@ -318,9 +318,14 @@ def merge(model: Filter, exported: Exported, *, source: Source) -> Receipt:
     return load(model, exported.bulk, exported.words, source)
 
 
-def load(model: Filter, bulk: BulkChange, words: Words, source: Source) -> Receipt:
-    """Add counts and corrections of many features to a model, as one event."""
-    request = BulkLoad(bulk, False, source, now_us(), MergedWords([words]))
+def load(
+    model: Filter, bulk: BulkChange, words: Words, source: Source, digest: bytes = b""
+) -> Receipt:
+    """Add counts and corrections of many features to a model, as one event.
+
+    With a digest, RefusedError while an import with the same digest is in force.
+    """
+    request = BulkLoad(bulk, False, source, now_us(), MergedWords([words]), digest)
     receipt = model.teach([request])[0]
     if receipt.error is not None:
         raise receipt.error

@@ -1,0 +1,76 @@
+"""The values that all readers of dumps give, and the input that they share.
+
+A reader takes a file and a `DumpFacts`, and yields an `DumpEntry` for each word. It fills the facts
+meanwhile, so they are complete when the entries are. A line that it cannot read is counted, never
+an error. Must not know the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, NamedTuple
+
+from spamnb.core.features.locations import TokenLocation
+
+LINE = 4096
+"""Most bytes of a line. Words have at most 64; the rest of a longer line is a line of its own,
+which has no valid counts."""
+MOST_COUNT = (1 << 32) - 1
+"""Larger counts become this one; the mapper limits them to the number of messages."""
+
+Place = tuple[TokenLocation, bytes]
+"""a location of this model, and the name of a header in it"""
+
+
+class DumpEntry(NamedTuple):
+    """A word of a dump; it is counted at each of these places."""
+
+    places: tuple[Place, ...]
+    """empty if this model has no such place"""
+    word: bytes
+    ham: int
+    spam: int
+    day: int
+    """last seen, days since 2000-01-01; 0 if the dump does not tell"""
+
+
+@dataclass(slots=True)
+class DumpFacts:
+    """What holds for a whole dump."""
+
+    ham: int = 0
+    """messages that were trained as ham; with `spam` 0 if the dump does not tell"""
+    spam: int = 0
+    skipped: int = 0
+    """lines that could not be read"""
+    weight: float = 1.0
+    """the factor of all counts: less than 1 if they do not count messages"""
+
+
+def places(*locations: TokenLocation) -> tuple[Place, ...]:
+    """Return these locations as places without a name."""
+    return tuple((location, b"") for location in locations)
+
+
+BODY = places(TokenLocation.BODY)
+LINKED = places(TokenLocation.BODY, TokenLocation.URL)
+"""of a word with a dot: other filters count hosts in text and in links together"""
+
+
+def text_places(word: bytes) -> tuple[Place, ...]:
+    """Return the places of a word of the text."""
+    return LINKED if b"." in word else BODY
+
+
+def lines_of(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file without their ends; a long one in parts."""
+    for line in iter(lambda: file.readline(LINE), b""):
+        yield line.rstrip(b"\r\n")
+
+
+def count(text: bytes) -> int:
+    """Return a count; ValueError for what is no whole number of 0 or more."""
+    if not text.isdigit():
+        raise ValueError(f"{text[:20]!r} is no count")
+    return min(int(text), MOST_COUNT)

@@ -1,0 +1,284 @@
+"""Map the words of a dump to features of this model, as one bulk change.
+
+A word becomes the features that the model's own extraction makes of a field with this word alone:
+the word, its folded form and the tail of a host. It is taken only if the extraction keeps it whole.
+Several words may become one feature, such as the spellings of a word. The dump does not tell which
+messages have several of them, so they are taken as independent:
+    n = N (1 - prod(1 - n_i / N))
+Counts and N above `most` messages are scaled down together. Corrections are not imported: the model
+learns them from its own mistakes.
+
+Words are mapped in chunks, so memory grows only with the features. Must not know files' formats.
+Failure: UserError for a dump without totals or without words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamnb.core.features.extract import Features, Key, Words, extract
+from spamnb.core.features.locations import Field
+from spamnb.core.features.spans import MAX_BYTES, MIN_BYTES
+from spamnb.core.mail.confusables import plain
+from spamnb.core.model.events import BulkChange, Ids, Ints, Recipe, no_totals
+from spamnb.core.model.id_arrays import changes, locate, order_of
+from spamnb.errors import RefusedError, UserError
+from spamnb.service.engine.words import MergedWords
+from spamnb.service.foreign.dump import DumpEntry, DumpFacts, Place
+
+FEATURES = 500_000
+"""Most features of an import, those in most messages; 3,023 messages give 120,000."""
+CHUNK = 8192
+"""Words that are mapped together."""
+PARTS = 8
+"""Ids are hashes, so parts of them are of equal size. One at a time needs less memory."""
+_TOP_BITS = np.uint64(61)
+
+
+class DumpOptions(NamedTuple):
+    """How a dump is imported."""
+
+    format: str
+    labels: tuple[str, str] = ("ham", "spam")
+    """the model's labels for ham and spam of the dump"""
+    most: int = 3000
+    """messages that it counts as at most, so that as many own messages outweigh it"""
+
+
+class MappedDump(NamedTuple):
+    """A dump as a change of a model, and what became of its words."""
+
+    bulk: BulkChange
+    words: Words
+    messages: tuple[int, int]
+    """how many ham and spam it counts as"""
+    trained: tuple[int, int]
+    """how many ham and spam the other filter was trained with"""
+    taken: int
+    left_out: int
+    """words of places that this model does not read, and those that it cuts otherwise"""
+    skipped: int
+    """lines that could not be read"""
+    weight: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures."""
+        names = ("messages", "trained", "taken", "left_out", "skipped", "weight")
+        return {"features": len(self.bulk.ids)} | {name: getattr(self, name) for name in names}
+
+
+class _Pairs(NamedTuple):
+    """Features and the counts of the words that they come from; a feature occurs several times."""
+
+    ids: Ids
+    ham: NDArray[np.uint32]
+    spam: NDArray[np.uint32]
+    days: NDArray[np.uint16]
+
+    def take(self, rows: Ints) -> _Pairs:
+        """Return some rows."""
+        return _Pairs(
+            self.ids.take(rows), self.ham.take(rows), self.spam.take(rows), self.days.take(rows)
+        )
+
+
+def _joined(pairs: Iterable[_Pairs]) -> _Pairs:
+    ids, ham, spam, days = map(np.concatenate, zip(_NO_PAIRS, *pairs, strict=True))
+    return _Pairs(ids, ham, spam, days)
+
+
+_NONE = np.zeros(0, np.uint32)
+_NO_PAIRS = _Pairs(_NONE.astype(np.uint64), _NONE, _NONE, _NONE.astype(np.uint16))
+
+
+@dataclass(slots=True)
+class _Chunks:
+    """The mapped chunks of a dump."""
+
+    key: Key
+    vocabulary: bool
+    today: int
+    pairs: list[_Pairs] = field(default_factory=list)
+    words: list[Words] = field(default_factory=list)
+    taken: int = 0
+    left_out: int = 0
+
+    def add(self, entries: list[DumpEntry]) -> None:
+        """Map some words."""
+        places, words, ham, spam, days = zip(*entries, strict=True)
+        fields, owners = _fields(places, words)
+        found = extract(self.key, [[one] for one in fields])
+        texts = found.words(found.ids)
+        kept, rows = _whole(found, texts, fields)
+        line = np.array(owners, np.int64).take(kept)
+        taken = int(np.count_nonzero(np.bincount(line)))
+        self.taken += taken
+        self.left_out += len(entries) - taken
+        day = np.array(days, np.uint16)
+        day[day == 0] = self.today
+        of_ham, of_spam = (np.array(column, np.uint32).take(line) for column in (ham, spam))
+        self.pairs.append(_Pairs(found.ids.take(rows), of_ham, of_spam, day.take(line)))
+        if self.vocabulary:
+            self.words.append(texts)
+
+
+def _fields(
+    places: Iterable[tuple[Place, ...]], words: Iterable[bytes]
+) -> tuple[list[Field], list[int]]:
+    """Return a field for each place of each word, and the number of its word."""
+    fields: list[Field] = []
+    owners: list[int] = []
+    for number, (where, word) in enumerate(zip(places, words, strict=True)):
+        text = word if word.isascii() else _normalised(word)
+        if MIN_BYTES <= len(text) <= MAX_BYTES:
+            for location, name in where:
+                fields.append((location, name, text))
+                owners.append(number)
+    return fields, owners
+
+
+def _normalised(word: bytes) -> bytes:
+    """Return a word as this model reads text; empty if it is not UTF-8."""
+    try:
+        return plain(word.decode()).strip()
+    except UnicodeDecodeError:
+        return b""
+
+
+def _whole(found: Features, texts: Words, fields: list[Field]) -> tuple[Ints, Ints]:
+    """Return the field and the row of each feature of a field that is one whole word."""
+    count = np.diff(found.offsets)
+    some = count > 0
+    longest = np.zeros(len(fields), np.uint8)
+    sizes = texts.sizes.take(found.rows)
+    if len(sizes):
+        longest[some] = np.maximum.reduceat(sizes, found.offsets[:-1][some])
+    size = [len(text) + (len(name) + 1 if name else 0) for _, name, text in fields]
+    whole = longest == np.array(size, np.int64)
+    kept = whole.repeat(count)
+    return np.arange(len(fields)).repeat(count)[kept], found.rows[kept]
+
+
+def map_dump(
+    recipe: Recipe, entries: Iterable[DumpEntry], facts: DumpFacts, options: DumpOptions, today: int
+) -> MappedDump:
+    """Return a dump as a change of a model with this recipe; `today` is of lines without a day."""
+    refuse_model(recipe, options.labels)
+    chunks = _Chunks(Key(recipe.key), recipe.vocabulary, today)
+    for some in _chunked(entries):
+        chunks.add(some)
+    if not facts.ham + facts.spam:
+        raise UserError(
+            "the dump does not tell with how many messages the filter was trained",
+            hint="dump the whole database again",
+        )
+    bulk = _bulk(recipe, chunks.pairs, facts, options)
+    if not len(bulk.ids):
+        raise UserError("the dump has no words that this model reads", hint="check --from")
+    ham, spam = bulk.messages[[recipe.labels.index(label) for label in options.labels]].tolist()
+    return MappedDump(
+        bulk,
+        _texts(chunks.words, bulk.ids),
+        (ham, spam),
+        (facts.ham, facts.spam),
+        chunks.taken,
+        chunks.left_out,
+        facts.skipped,
+        facts.weight,
+    )
+
+
+def _texts(parts: list[Words], ids: Ids) -> Words:
+    """Return the texts of these features; a part has others, too, and some of them again."""
+    return MergedWords([MergedWords([part]).words(_common(part.ids, ids)) for part in parts]).words(
+        ids
+    )
+
+
+def _common(some: Ids, ids: Ids) -> Ids:
+    return some[locate(ids, some)[1]]
+
+
+def refuse_model(recipe: Recipe, labels: tuple[str, str]) -> None:
+    """Raise for a model that has no such labels, or whose counts are not of messages with words."""
+    unknown = [label for label in labels if label not in recipe.labels]
+    if unknown or labels[0] == labels[1]:
+        raise UserError(
+            f"the model's labels are {', '.join(recipe.labels)}, not {' and '.join(labels)}",
+            hint="name two of them with --label-ham and --label-spam",
+        )
+    if recipe.documents or recipe.occurrences:
+        raise RefusedError("the model is for documents, or counts occurrences instead of messages")
+
+
+def _chunked(entries: Iterable[DumpEntry]) -> Iterator[list[DumpEntry]]:
+    iterator = iter(entries)
+    while some := list(islice(iterator, CHUNK)):
+        yield some
+
+
+def _bulk(
+    recipe: Recipe, pairs: list[_Pairs], facts: DumpFacts, options: DumpOptions
+) -> BulkChange:
+    """Unite the counts of each feature, and scale them."""
+    share = facts.weight * min(1.0, options.most / (facts.ham + facts.spam))
+    columns = [recipe.labels.index(label) for label in options.labels]
+    messages = np.zeros(len(recipe.labels), np.int64)
+    for column, trained in zip(columns, (facts.ham, facts.spam), strict=True):
+        messages[column] = max(round(share * trained), 1) if trained else 0
+    scaled = [_scaled(_part(pairs, part), facts, share) for part in range(PARTS)]
+    ids, ham, spam, days = _joined(scaled)
+    n = np.zeros((len(ids), len(recipe.labels)), np.int64)
+    for column, counts in zip(columns, (ham, spam), strict=True):
+        n[:, column] = np.minimum(counts, messages[column])
+    nothing = no_totals(recipe.groups, len(recipe.labels))
+    return BulkChange(
+        ids=ids,
+        n=n,
+        w=np.zeros_like(n),
+        messages=messages,
+        bias=nothing.bias,
+        temperatures=nothing.temperatures,
+        days=days,
+    )
+
+
+def _part(pairs: list[_Pairs], part: int) -> _Pairs:
+    """Return the pairs of a part of all ids, sorted by id."""
+    rows = ((chunk.ids >> _TOP_BITS == part).nonzero()[0] for chunk in pairs)
+    joined = _joined(chunk.take(some) for chunk, some in zip(pairs, rows, strict=True))
+    return joined.take(order_of(joined.ids))
+
+
+def _scaled(part: _Pairs, facts: DumpFacts, share: float) -> _Pairs:
+    """Return the strongest features with their united, scaled counts."""
+    first = changes(part.ids).nonzero()[0]
+    ham, spam = (
+        np.rint(share * _united(counts, first, trained)).astype(np.uint32)
+        for counts, trained in ((part.ham, facts.ham), (part.spam, facts.spam))
+    )
+    days = np.maximum.reduceat(part.days, first) if len(first) else part.days
+    return _Pairs(part.ids.take(first), ham, spam, days).take(_strongest(ham + spam))
+
+
+def _united(counts: NDArray[np.uint32], first: Ints, trained: int) -> NDArray[np.float64]:
+    """Return how many of the trained messages have any word of each feature."""
+    if not trained or not len(first):
+        return np.zeros(len(first))
+    with np.errstate(divide="ignore"):  # a word of every message: its feature is in every message
+        without = np.log1p(-np.minimum(counts / trained, 1.0))
+    return np.asarray(-trained * np.expm1(np.add.reduceat(without, first)))
+
+
+def _strongest(counts: NDArray[np.uint32]) -> Ints:
+    """Return the rows of the features with the largest counts above 0, in order."""
+    most = FEATURES // PARTS
+    if np.count_nonzero(counts) <= most:
+        return counts.nonzero()[0]
+    return np.sort(counts.argsort(kind="stable")[-most:])
