@@ -183,7 +183,7 @@ class TestGrowing:
         assert gathered(small, 1) == 2
         assert environment.map_size > before
 
-    @pytest.mark.parametrize("use", ["read", "write", "copy", "stat", "open"])
+    @pytest.mark.parametrize("use", ["read", "write", "copy", "stat", "open", "create"])
     def test_another_process_grows_the_map(self, small, tmp_path, use):
         """Readers, writers, copies and new stores adopt a map that another process has grown."""
         learn(small, mail(1, 1), 0)
@@ -200,7 +200,7 @@ class TestGrowing:
             assert environment.stat()["features"]["overflow_pages"] * 4096 > before
         else:
             del environment._dbs["features"]
-            environment.open_tables(create=False)
+            environment.open_tables(create=use == "create")
             assert set(environment._dbs) == set(environment.config.names)
         assert environment.map_size > before
 

@@ -95,6 +95,9 @@ class Environment:
                     writemap=False, max_readers=_MAX_READERS, max_dbs=len(config.names),
                 )  # fmt: skip
                 break
+            except lmdb.MapResizedError:
+                # Another process has grown the file since LMDB read its size: read it again.
+                continue
             except lmdb.MemoryError as error:
                 # RLIMIT_AS, or overcommit is disabled: try a smaller map.
                 size //= 2
@@ -134,14 +137,16 @@ class Environment:
         """Open the databases; `create` makes missing ones."""
         deadline = RetryDeadline()
         if create:
-            self._refuse_foreign()
+            self._refuse_foreign(deadline)
         for name in self.config.names:
             while name not in self._dbs:
                 self._open_table(name, deadline, create=create)
 
-    def _refuse_foreign(self) -> None:
+    def _refuse_foreign(self, deadline: RetryDeadline) -> None:
         """Do not create tables in an LMDB database of another program."""
-        with self._env.begin() as txn:
+        while (txn := self._begin(deadline, write=False)) is None:
+            self._set_map_size(0)
+        with txn:
             names = {bytes(key).decode("latin-1") for key, _ in txn.cursor()}
         if not names <= set(self.config.names):
             raise self._foreign()
