@@ -31,6 +31,9 @@ user = "root"
 workers = 1
 [local]
 hosts = ["{host}"]
+[actions]
+junk = "tag"
+reject = "tag"
 [listener.smtp]
 address = "127.0.0.1:{smtp}"
 upstream = "{sink}"
@@ -59,6 +62,8 @@ class Site:
         self.servers = {}
         self.verdicts = {}
         """number of a message -> the first verdict on it, where `spamnb score` gives none"""
+        self.subjects = {}
+        """number of a message -> its first marked subjects"""
         self.daemon = serve(folder, config=self.config)
 
     def start(self):
@@ -187,7 +192,7 @@ BY_MTA = BY_SMTP | {
     "line that is no field",
 }  # fmt: skip
 """shapes that an MTA changes before they are scanned: it ends the header at such a line"""
-SPAMC_HEADERS = frozenset(("no body", "no header", "NUL"))
+SPAMC_HEADERS = frozenset(("no body", "no header", "body at once", "NUL"))
 """spamc looks for the blank line of the message itself: without one it prints the message as it
 was, and of a message that begins with one it prints what follows the next one; it loses NULs"""
 FEW = ("X-Spam-Flag", "X-Spam-Score")
@@ -208,6 +213,8 @@ class Way:
     """of the fields that the client gets; empty: all"""
     whole: bool = True
     """whether the client gets the message as it was scanned"""
+    tags: bool = True
+    """whether it gets the marked subject"""
 
 
 BY_EXIM = partial(
@@ -215,6 +222,7 @@ BY_EXIM = partial(
     changed=BY_MTA | {"mbox line"},
     without=frozenset(("forged name with a low line",)),
     names=FEW,
+    tags=False,
 )
 WAYS = {
     "SMTP": Way(by_smtp, changed=BY_SMTP),
@@ -225,8 +233,8 @@ WAYS = {
     "Exim, rspamd": BY_EXIM(partial(by_exim, "Exim, rspamd"), "Exim, rspamd"),
     "spamc": Way(partial(by_spamc, ()), "spamc"),
     "spamc --headers": Way(partial(by_spamc, ("--headers",)), "spamc", without=SPAMC_HEADERS),
-    "rspamd": Way(by_rspamd, whole=False),
-    "rspamc, old": Way(by_old_rspamc, names=FEW, whole=False),
+    "rspamd": Way(by_rspamd, whole=False, tags=False),
+    "rspamc, old": Way(by_old_rspamc, names=FEW, whole=False, tags=False),
     "/v1/message": Way(partial(by_own_path, ""), whole=False),
     "/v1/message?full=1": Way(partial(by_own_path, "?full=1")),
 }
