@@ -99,6 +99,12 @@ class ReadView(Protocol):
     def live(self, digest: bytes) -> MessageState | None:
         """Return the state of the message with this digest; None if it was never learnt."""
 
+    def learnt(self, most: int) -> list[int]:
+        """Return how many messages have each label, at most `most` of each.
+
+        Counts of imports are not messages. Reads few states if every label has so many messages.
+        """
+
     def digests(self, message_id: str) -> list[bytes]:
         """Return the digests of the messages with this Message-ID, oldest first (at most 64)."""
 

@@ -203,6 +203,17 @@ class Journal:
         return found
 
 
+def count_labels(labels: Iterable[int], count: int, most: int) -> list[int]:
+    """Count the labels 0 to `count` - 1, until each occurs `most` times."""
+    found = [0] * count
+    for label in labels:
+        if label != NO_LABEL:
+            found[label] += 1
+            if min(found) >= most:
+                break
+    return [min(number, most) for number in found]
+
+
 class Index:
     """Message states by digest, by Message-ID and by label."""
 
@@ -216,6 +227,10 @@ class Index:
         """Return a message's state; None if it was never learnt."""
         value = self.digests_.get(digest) if digest else None
         return None if value is None else decode_state(value)
+
+    def labels(self) -> Iterator[int]:
+        """Yield the label of each message, in the order of their digests."""
+        return (decode_state(value).label for _, value in self.digests_.scan())
 
     def digests(self, message_id: str) -> list[bytes]:
         """Return the digests of a Message-ID, oldest first."""

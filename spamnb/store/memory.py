@@ -24,7 +24,7 @@ from spamnb.core.model.events import NO_LABEL, Event, EventKind, Ids, Recipe, Re
 from spamnb.errors import BugError
 from spamnb.store.apply_events import apply_event, event_ids, first_totals, older
 from spamnb.store.contract import MessageState, ReadView, Word, WriteView, unpacked
-from spamnb.store.journal import MOST_DIGESTS
+from spamnb.store.journal import MOST_DIGESTS, count_labels
 from spamnb.store.rows.codec import empty_rows, no_records
 
 _BLOCK = 16_384
@@ -124,6 +124,11 @@ class _View:
     def live(self, digest: bytes) -> MessageState | None:
         line: MessageState | None = self._get("live", digest)
         return line
+
+    def learnt(self, most: int) -> list[int]:
+        states = (self._get("live", digest) for digest in self._keys("live"))
+        labels = len(self._store.recipe.labels)
+        return count_labels((state.label for state in states), labels, most)
 
     def digests(self, message_id: str) -> list[bytes]:
         return list(self._get("mids", message_id) or ())[:MOST_DIGESTS]

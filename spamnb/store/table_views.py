@@ -26,7 +26,7 @@ from spamnb.core.model.training_rows import TrainingRows
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.apply_events import event_ids, first_totals, older
 from spamnb.store.contract import MessageState, Word
-from spamnb.store.journal import Index, Journal, Pages
+from spamnb.store.journal import Index, Journal, Pages, count_labels
 from spamnb.store.rows.codec import (
     Rows,
     RowSet,
@@ -137,6 +137,10 @@ class TableReadView:
     def live(self, digest: bytes) -> MessageState | None:
         """Return a message's state."""
         return self._index.live(digest)
+
+    def learnt(self, most: int) -> list[int]:
+        """Return how many messages have each label."""
+        return count_labels(self._index.labels(), len(self._recipe.labels), most)
 
     def digests(self, message_id: str) -> list[bytes]:
         """Return the digests of a Message-ID."""

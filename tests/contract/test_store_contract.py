@@ -358,6 +358,18 @@ class TestIndexes:
             assert view.digests("other@x") == []
             assert view.digests("") == []
 
+    def test_learnt_counts_messages_and_no_imports(self, store):
+        """A label counts its messages, folded ones too, but no import and no forgotten message."""
+        for number, after in ((1, HAM), (2, SPAM), (3, SPAM), (4, SPAM), (5, HAM), (5, NO_LABEL)):
+            learn(store, mail(number, number), after)
+        with store.write() as view:
+            apply(view, bulk_event(view, ids_of(9), [[7, 7]], [[0, 0]], messages=(7, 7)))
+            view.fold(1 << 62, 3)
+        with store.read() as view:
+            assert view.learnt(100) == [1, 3]
+            assert view.learnt(2) == [1, 2]
+            assert view.learnt(1) == [1, 1]
+
     def test_live_at_goes_round(self, store):
         """`live_at` returns the first live event at or after seq, and wraps around."""
         for number, after in ((1, HAM), (2, SPAM), (3, SPAM), (4, HAM)):

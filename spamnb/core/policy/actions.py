@@ -35,8 +35,9 @@ MAIL_ACTIONS: tuple[MailAction, ...] = get_args(MailAction)
 """From the mildest to the harshest."""
 ALWAYS_EXEMPT = frozenset(("postmaster", "abuse"))
 LEAST_MESSAGES = 20
-"""of each label, before a decision may be stronger than unsure: a model of fewer messages fits
-these, but not the site's mail"""
+"""of each label that the model learnt itself, before a decision may be stronger than unsure: a
+model of fewer messages fits these, and one of imported counts the mail of another filter, but not
+the site's mail"""
 
 
 @dataclass(frozen=True, slots=True)

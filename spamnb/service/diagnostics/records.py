@@ -70,6 +70,11 @@ class ModelRecords:
         counts: list[int] = self.snapshot().totals.messages.tolist()
         return dict(zip(self.labels, counts, strict=True))
 
+    def own(self, most: int) -> dict[str, int]:
+        """Return the number of messages of each label without imports, at most `most` of each."""
+        with self._model.store.read() as view:
+            return dict(zip(self.labels, view.learnt(most), strict=True))
+
     def events_since(self, message_id: str, since: Snapshot) -> list[JournalEntry]:
         """Return the journal events of a message since a snapshot, oldest first."""
         with self._model.store.read() as view:

@@ -137,6 +137,8 @@ class ModelSession:
         self._inode = (0, 0)
         self._next_check = 0.0
         self._is_trained = False
+        self._counted_seq = -1
+        """the last event when the model's own messages were counted"""
         self._pause_s = 0.0
         self._next_try = 0.0
         self._history_next = 0.0
@@ -191,8 +193,7 @@ class ModelSession:
             return [ScanFault("model")] * len(raws)
         feature_batches = [model.reader.feature_batch(raws)]
         verdicts = model.score_batches(feature_batches)
-        if not self._is_trained:
-            self._is_trained = _smaller_side(model) >= self.plan.least_messages
+        self._look_whether_trained(model)
         if self._clock() >= self._history_next:
             try:
                 verdicts = model.remember(feature_batches, verdicts, notes)
@@ -200,6 +201,17 @@ class ModelSession:
                 self._history_next = self._clock() + _HISTORY_PAUSE_S
                 incident(self._log, "history", error)
         return [self._scan_verdict(verdict) for verdict in verdicts]
+
+    def _look_whether_trained(self, model: Filter) -> None:
+        """Count the model's own messages, if any were learnt since the last look."""
+        if self._is_trained:
+            return
+        with model.store.read() as view:
+            seq = view.totals().last_seq
+            if seq != self._counted_seq:
+                most = self.plan.least_messages
+                self._is_trained = _smaller_side(model.labels, view.learnt(most)) >= most
+                self._counted_seq = seq
 
     def _scan_verdict(self, verdict: Verdict) -> ScanVerdict:
         decision = (
@@ -238,7 +250,7 @@ class ModelSession:
             self._close_and_back_off()
             return None
         self._model = opened
-        self._pause_s, self._is_trained = 0.0, False
+        self._pause_s, self._is_trained, self._counted_seq = 0.0, False, -1
         return opened
 
     def _opened(self) -> Filter:
@@ -282,16 +294,13 @@ class ModelSession:
             return True
 
 
-def _smaller_side(model: Filter) -> int:
+def _smaller_side(labels: tuple[str, ...], learnt: list[int]) -> int:
     """The number of taught messages of ham or spam, whichever is smaller."""
-    with model.store.read() as view:
-        messages = view.totals().messages
-    roles = roles_of(model.labels)
-    sides = [
-        sum(int(n) for n, role in zip(messages, roles, strict=True) if role == side)
+    roles = roles_of(labels)
+    return min(
+        sum(n for n, role in zip(learnt, roles, strict=True) if role == side)
         for side in ("ham", "spam")
-    ]
-    return min(sides)
+    )
 
 
 # -- across processes ---------------------------------------------------------------------------

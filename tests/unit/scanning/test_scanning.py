@@ -13,8 +13,9 @@ from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.policy.actions import ActionMap, ActionPolicy
 from spamnb.core.policy.verdict_headers import add_to_message, as_block
 from spamnb.errors import SettingsError
-from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.filter import OWNER, Filter
 from spamnb.service.limits import QuarantineLimits
+from spamnb.service.maintenance.export_import import export, merge, read_export
 from spamnb.service.scanning.access_lists import AccessLists, parse
 from spamnb.service.scanning.model_session import (
     SessionConfig,
@@ -105,6 +106,30 @@ def test_a_listener_that_fails_to_take_its_answer_harms_no_other(scan_rig, sures
     later.pop(0)()
     assert [outcome.action for outcome in answers] == ["relay"]
     assert [record["where"] for record in one.records] == ["answer"]
+
+
+def test_a_model_of_imported_counts_alone_is_never_sure(scan_rig, tmp_path, surest):
+    """Rule 9 counts own messages: an import of thousands does not make a decision stronger."""
+    home, trained = tmp_path / "imported", tmp_path / "trained"
+    with Filter.open(trained, create=True) as model:
+        for number in range(60):
+            for label in ("ham", "spam"):
+                model.learn(raws(label, number, number + 1)[0], label)
+        exported = read_export(export(model.store))
+        recipe = model.recipe
+    with Filter.open(home, create=True, recipe=recipe) as model:
+        merge(model, exported, source=OWNER)
+        assert model.score(surest["spam"]).decision in ("junk", "reject")
+    one = scan_rig(HARSH, home)
+    outcome = one.scan(surest["spam"])
+    assert (outcome.facts["decision"], outcome.facts["reason"]) == ("unsure", "untrained")
+    one.close()
+    with Filter.open(home) as model:
+        for label in ("ham", "spam"):
+            for raw in raws(label, 60, 80):
+                model.learn(raw, label)
+    one = scan_rig(HARSH, home)
+    assert one.scan(surest["spam"]).facts["decision"] in ("junk", "reject")
 
 
 def test_a_young_model_is_never_sure(scan_rig, tmp_path, surest):
