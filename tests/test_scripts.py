@@ -27,6 +27,11 @@ ELSEWHERE = {
 SHORT = {
     "bench-smtp": (["--rounds", "1", "--messages", "20"], "messages/s, TCP relay", (0, 1)),
     "bench/accuracy": (["--orders", "7", "--noise-seeds", "1", "--alone"], "delayed mean", (0,)),
+    "bench/endpoints": (
+        ["--rounds", "1", "--messages", "20"],
+        "idle scanner connection",
+        (0, 1),
+    ),
     "bench/labels": (["--short"], "LinearSVC, tf-idf  each against rest", (0,)),
     "bench/memory": (["--messages", "2000"], "RssAnon, all processes", (0,)),
     "bench/path_length": ([], "correction ", (0,)),

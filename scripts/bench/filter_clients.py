@@ -1,0 +1,107 @@
+"""Clients that ask a filter about messages as Postfix, spamc and rspamc do, for benchmarks."""
+
+import re
+import socket
+import struct
+from pathlib import Path
+
+from spamnb.endpoints.milter.packets import Packet, PacketReader, packet_of
+
+SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
+OFFER = struct.pack("!III", 6, 0x1FF, 0x1FFFFF)
+STEPS = {b"C": 0x1000, b"H": 0x2000, b"M": 0x4000, b"R": 0x8000, b"T": 0x10000, b"L": 0x80,
+         b"N": 0x40000, b"B": 0x80000}  # fmt: skip
+"""command -> the bit with which it gets no reply"""
+
+
+def messages_of_5_kb(count):
+    """Make different messages of about 5 KB of plain text from the sample."""
+    found = [path.read_bytes() for label in ("ham", "spam") for path in (SAMPLE / label).iterdir()]
+    parts = [raw.replace(b"\r\n", b"\n").partition(b"\n\n") for raw in sorted(found)]
+    coded = re.compile(rb"multipart/|text/html|base64|quoted-printable", re.IGNORECASE)
+    plain = [part for part in parts if part[2].isascii() and not coded.search(part[0])]
+    made = []
+    for number in range(count):
+        at = number * 7
+        words = b"\n".join(plain[(at + more) % len(plain)][2] for more in range(20))
+        text = plain[at % len(plain)][0] + b"\nX-Number: %d\n\n" % number + words
+        made.append(text[:5120].rpartition(b"\n")[0].replace(b"\n", b"\r\n") + b"\r\n")
+    return made
+
+
+class Mta:
+    """Asks a milter as Postfix does."""
+
+    def __init__(self, port):
+        self.socket, self.reader, self.steps = (
+            socket.create_connection(("127.0.0.1", port)),
+            PacketReader(),
+            0,
+        )
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.packets, self.reader = [], PacketReader()
+        self.socket.sendall(packet_of(b"O", OFFER))
+        self.steps = struct.unpack_from("!III", self.next().data)[2]
+
+    def next(self) -> Packet:
+        while not self.packets:
+            data = self.socket.recv(65_536)
+            if not data:
+                raise SystemExit("the milter has closed the connection")
+            self.packets += self.reader.feed(data)
+        return self.packets.pop(0)
+
+    def tell(self, commands):
+        """Send commands; wait for a reply where there is one."""
+        waiting = bytearray()
+        for command, data in commands:
+            waiting += packet_of(command, data)
+            if command in STEPS and not self.steps & STEPS[command]:
+                self.socket.sendall(waiting)
+                waiting.clear()
+                self.next()
+        self.socket.sendall(waiting)
+
+    def ask(self, message):
+        """Have a message judged; its final reply."""
+        head, _, body = message.partition(b"\r\n\r\n")
+        fields = re.split(rb"\r\n(?![ \t])", head)
+        values = [field.replace(b"\r\n", b"\n").replace(b":", b"\0", 1) for field in fields]
+        commands = [(b"D", b"Cj\0mx.example.org\0"), (b"C", b"x.example\x004\x12\x34203.0.113.9\0")]
+        commands += [(b"H", b"x.example\0"), (b"M", b"<ann@x.example>\0SIZE=5120\0")]
+        commands += [(b"D", b"Ri\x004Zqk1\0"), (b"R", b"<bob@example.org>\0"), (b"T", b"")]
+        commands += [(b"L", value + b"\0") for value in values]
+        self.tell([*commands, (b"N", b""), (b"B", body), (b"E", b"")])
+        while (found := self.next().command) not in b"cdyatr":
+            pass
+        return found
+
+    def close(self):
+        self.tell([(b"Q", b"")])
+        self.socket.close()
+
+
+def by_milter(port, messages, *, kept):
+    """Have messages judged, each on its own connection or all on one."""
+    mta = None
+    for message in messages:
+        mta = mta or Mta(port)
+        mta.ask(message)
+        if kept:
+            mta.tell([(b"A", b""), (b"K", b"")])
+        else:
+            mta.close()
+            mta = None
+    if mta is not None:
+        mta.close()
+
+
+def by_bytes(port, messages, head, expected):
+    """Have messages judged by a protocol with one request a connection."""
+    for message in messages:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(head % len(message) + message)
+            if head.startswith(b"CHECK"):
+                client.shutdown(socket.SHUT_WR)  # as spamc does; spamd waits for it
+            reply = b"".join(iter(lambda c=client: c.recv(65_536), b""))
+        assert expected in reply, reply[:200]
