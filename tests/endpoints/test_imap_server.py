@@ -16,7 +16,8 @@ from spamnb.endpoints.imap.connection import ImapConnection
 from spamnb.endpoints.imap.login import LoginRefusedError
 from spamnb.endpoints.imap.params import ImapTimes
 from spamnb.endpoints.imap.state import MailboxState
-from spamnb.errors import PeerError, SpamnbError
+from spamnb.errors import PeerError, SpamnbError, StoreMissingError
+from spamnb.service.scanning.model_session import ScanFault
 
 WAYS = {"move": "", "copy": "MOVE", "flag": "MOVE,UIDPLUS"}
 
@@ -141,9 +142,10 @@ def test_a_connection_that_ends_at_any_command_loses_nothing(reader, way, fault)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_connection_that_ends_at_any_byte_loses_nothing(reader, way):
+@pytest.mark.parametrize("step", [37, pytest.param(1, marks=pytest.mark.full)])
+def test_a_connection_that_ends_at_any_byte_loses_nothing(reader, way, step):
     """Between any two bytes of the server's answers."""
-    for size in range(1, 4000, 37):
+    for size in range(1, 4000, step):
         box = reader(hide=WAYS[way], cut=size)
         for name in ("spam1", "ham1", "spam2", "ham2"):
             box.ask("add", name, "INBOX", name)
@@ -483,3 +485,31 @@ def test_a_message_on_which_the_reader_dies_is_left_alone(reader, monkeypatch):
         deaths.append(os.waitpid(pid, 0)[1])
     assert deaths == [signal.SIGKILL, signal.SIGKILL, 0, 0]
     assert places(box) == {"INBOX": ["old", "spam1", "ham1", "ham2"], "Junk": ["filed", "spam2"]}
+
+
+def test_without_a_model_mail_waits(reader, monkeypatch):
+    """However often it is tried: the mail is judged when there is a model again."""
+    box = reader()
+    begin(box)
+    judge = box.judge
+    monkeypatch.setattr(box, "judge", lambda raws, _: [ScanFault("model") for _ in raws])
+    for _ in range(5):
+        with pytest.raises(StoreMissingError):
+            box.once()
+    monkeypatch.setattr(box, "judge", judge)
+    box.once()
+    assert places(box) == handled("move")
+
+
+def test_a_message_that_cannot_be_judged_stays_in_the_inbox(reader, monkeypatch):
+    """It is tried twice, and the others are filed."""
+    box = reader()
+    begin(box)
+
+    def judge(raws, _):
+        return [ScanFault("fault") if b"spam1" in raw else verdict_of(raw) for raw in raws]
+
+    monkeypatch.setattr(box, "judge", judge)
+    box.once()
+    assert places(box) == {"INBOX": ["old", "spam1", "ham1", "ham2"], "Junk": ["filed", "spam2"]}
+    assert [one.uid for one in box.reports if one.done == "unscanned"] == [2]

@@ -64,7 +64,7 @@ class ImapClient:
         self._tags = count(1)
         self._capabilities: frozenset[str] = frozenset()
         self.selected = ""
-        """the selected folder, by its name in commands"""
+        """the folder that is selected for writing, by its name in commands"""
         self.changed = False
         """the server said that the selected folder changed, since this was last set"""
 
@@ -162,7 +162,7 @@ class ImapClient:
         command = b"EXAMINE " if readonly else b"SELECT "
         found = self._run(command + quoted(folder), ("OK",))
         codes = dict(_code(one.code) for one in found)
-        self.selected, self.changed = folder, False
+        self.selected, self.changed = "" if readonly else folder, False
         if not readonly and codes.get("READ-ONLY") is not None:
             raise PeerError(f"{_shown(folder)} can only be read")
         return FolderState(codes.get("UIDVALIDITY") or 0, codes.get("UIDNEXT") or 0)
@@ -223,6 +223,8 @@ class ImapClient:
 
     def idle(self, seconds: float) -> None:
         """Wait for a change in the selected folder, at most so long."""
+        if not self.has("IDLE"):
+            raise ImapRefusedError("the server has no IDLE", "")
         tag = self._send(b"IDLE")
         until = time.monotonic() + self._times.command_s
         started = next(self._until_tagged(tag, until, ("+",)), None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from spamnb.endpoints.imap.client import ImapClient
+from spamnb.endpoints.imap.client import ImapClient, ImapRefusedError
 from spamnb.endpoints.imap.connection import StopSignal
 from spamnb.endpoints.imap.login import LoginRefusedError, account_problems
 from spamnb.endpoints.imap.params import ImapParams, ImapTimes
@@ -26,6 +26,9 @@ from spamnb.errors import SpamnbError
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 300.0
+GOOD_S: Final = 60.0
+"""A connection that lasts so long begins the pauses anew: a server that accepts every login and
+then ends the connection is not asked each second."""
 _BREATH_S: Final = 0.2
 """between two passes: a server that reports changes all the time must not keep this machine busy"""
 
@@ -96,22 +99,24 @@ class AccountReader:
             account = SyncedAccount(self._name, self._params, self._plan.ports, self._stop.wait)
             sync = MailboxSync(account, client, state)
             sync.begin(existing=self._existing)
-            looked = time.monotonic()
+            began = looked = time.monotonic()
             more = sync.run()
-            self._existing, self._pause_s = False, FIRST_PAUSE_S
+            self._existing = False
             while more or not once:
                 if not more:
                     self._wait(client)
                 everywhere = more or time.monotonic() - looked >= self._params.poll_s
                 looked = time.monotonic() if everywhere else looked
                 more = sync.run(everywhere=everywhere)
+                if time.monotonic() - began > GOOD_S:
+                    self._pause_s = FIRST_PAUSE_S
 
     def _wait(self, client: ImapClient) -> None:
         """Wait for a change in the inbox, at most `poll_s`."""
         self._stop.wait(_BREATH_S)
-        if client.has("IDLE"):
+        try:
             client.idle(self._params.poll_s)
-        else:
+        except ImapRefusedError:  # the server has no IDLE, or not now
             self._stop.wait(self._params.poll_s)
             client.noop()
         client.changed = False

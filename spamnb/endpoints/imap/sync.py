@@ -78,8 +78,9 @@ class MailboxSync:
         params = self._params
         found = watched(self._client.folders(), params.inbox, params.junk)
         if found is None:
+            name = f" {params.junk!r}" if params.junk else ""
             raise PeerError(
-                f"{params.place}: there is no junk folder {params.junk!r}".replace(" ''", ""),
+                f"{params.place}: there is no junk folder{name}",
                 hint="create it, or set its name: junk",
             )
         return found
@@ -144,11 +145,21 @@ class MailboxSync:
         # After a crash all of it is read: a message that is being filed may be there.
         chunk = uids if self._state.has_pending() else uids[:MOVES_AT_ONCE]
         for part in _chunks(chunk, HEADERS_AT_ONCE):
-            for uid, identity in self._identities(folder, part):
-                self._arrived(folder, uid, identity)
+            self._look_at_part(folder, part, now.uidvalidity)
+        if now.uidnext and not uids:
             with self._state.changing():
-                self._state.set_cursor(folder, Cursor(now.uidvalidity, part[-1] + 1))
+                self._state.set_cursor(folder, Cursor(*now))
         return len(chunk) < len(uids)
+
+    def _look_at_part(self, folder: str, uids: Sequence[int], uidvalidity: int) -> None:
+        notes: dict[bytes, KnownMessage] = {}
+        for uid, identity in self._identities(folder, uids):
+            if note := self._arrived(folder, uid, identity):
+                notes[identity] = note
+        with self._state.changing():
+            for identity, note in notes.items():
+                self._state.note(identity, note)
+            self._state.set_cursor(folder, Cursor(uidvalidity, uids[-1] + 1))
 
     def _open_inbox(self) -> None:
         inbox = self._folders.inbox
@@ -167,22 +178,21 @@ class MailboxSync:
 
     # -- moves by the user ----------------------------------------------------------------------
 
-    def _arrived(self, folder: str, uid: int, identity: bytes) -> None:
-        """Take note of a message in the junk folder, or in another folder of the user."""
+    def _arrived(self, folder: str, uid: int, identity: bytes) -> KnownMessage | None:
+        """Learn a message that the user moved; return what else is to be noted of it."""
         known = self._state.find(identity)
         if folder == self._folders.junk:
-            if known is None or known.side == "judging":
-                self._note([identity], KnownMessage("junk", uid))
-            elif known.side == "moving":
-                self._note([identity], KnownMessage("copied", known.uid))
-            elif known.side == "ham":
+            if known is None or known.side in ("judging", "junk"):
+                return KnownMessage("junk", uid)
+            if known.side == "moving":
+                return KnownMessage("copied", known.uid)
+            if known.side == "ham":
                 self._learn(folder, uid, identity, "spam")
-            elif known.side == "junk":
-                self._note([identity], KnownMessage("junk", uid))
         elif known is not None and known.side in ("copied", "junk"):
             self._learn(folder, uid, identity, "ham")
         elif known is not None and known.side == "moving":
-            self._note([identity], KnownMessage("ham"))
+            return KnownMessage("ham")
+        return None
 
     def _learn(self, folder: str, uid: int, identity: bytes, label: str) -> None:
         """Learn a label that the user gave by a move; a message that is gone gives none."""
@@ -274,10 +284,11 @@ class MailboxSync:
         if not raws:
             return []
         self._note([identities[uid] for uid in raws], KnownMessage("judging", tries))
-        judged = [
-            Judged(uid, identities[uid], found)
-            for uid, found in self._verdicts(raws, tries).items()
-        ]
+        verdicts = self._verdicts(raws, tries)
+        if any(isinstance(one, ScanFault) and one.reason == "model" for one in verdicts.values()):
+            self._note([identities[uid] for uid in raws], KnownMessage("judging", tries - 1))
+            raise StoreMissingError("no model can be used", hint="see the log; `spamnb train`")
+        judged = [Judged(uid, identities[uid], found) for uid, found in verdicts.items()]
         filed = [one for one in judged if _is_filed(one.found) and self._params.act == "move"]
         with self._state.changing():
             for one in judged:
@@ -297,11 +308,9 @@ class MailboxSync:
         return {uid: self._second(one, raw) for (uid, raw), one in pairs}
 
     def _second(self, found: Found, raw: bytes) -> Found:
-        """Judge again what failed; without a model nothing is judged, and the pass ends."""
+        """Judge again what failed."""
         if isinstance(found, ScanFault) and found.reason == "fault":
             (found,) = self._ports.judge([raw], self._params.user)
-        if isinstance(found, ScanFault) and found.reason == "model":
-            raise StoreMissingError("no model can be used", hint="see the log; `spamnb train`")
         return found
 
     def _act_mildly(self, one: Judged) -> None:
