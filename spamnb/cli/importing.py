@@ -10,13 +10,19 @@ import click
 from spamnb.cli.daemon_client import asking, source_fields
 from spamnb.cli.help import command
 from spamnb.cli.messages import kept_file
-from spamnb.cli.printing import safe, say, say_json, table
+from spamnb.cli.printing import safe, say, say_json, table, warn
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import StoreMissingError, UserError
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from spamnb.core.model.events import Recipe
+    from spamnb.lab.statistics.loss_bound import HamLossBound
+    from spamnb.lab.statistics.metrics import EvaluationMetrics
     from spamnb.service.foreign.mapper import DumpOptions
+
+    Checked: TypeAlias = tuple[EvaluationMetrics, HamLossBound]
 
 FORMATS = ("bogofilter", "spambayes", "popfile", "spamassassin", "rspamd", "dspam", "crm114")
 """The keys of `READERS` and `REFUSED` in `service/foreign/formats.py`, which is slow to import."""
@@ -48,6 +54,8 @@ spamnb import --from popfile popfile.db
 @click.option("--dry-run", is_flag=True, help="Show what of the dump this model can use, and "
               "change nothing.")  # fmt: skip
 @click.option("--again", is_flag=True, help="Import the dump although it was imported before.")
+@click.option("--check", nargs=2, metavar="HAM SPAM", help="Afterwards score the newest 500 "
+              "messages of these folders, and show how good the model is.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @pass_session
 def import_(session: CliSession, /, **given: Any) -> None:
@@ -74,10 +82,18 @@ def import_(session: CliSession, /, **given: Any) -> None:
             found = _sent(session, path, given["again"], options, made=made)
     except OSError as error:
         raise UserError(f"{given['file']} cannot be read: {error.strerror}") from error
+    checked = _checked(session, given["check"]) if given["check"] else None
+    if given["as_json"]:
+        say_json(found | ({"check": checked[0].as_dict()} if checked else {}))
+        return
     _show(found, given)
+    if checked:
+        _show_check(session, *checked)
+    elif given["format_"] is not None and not given["dry_run"]:
+        say("nothing was checked: --check HAM SPAM shows how good the model is on your mail")
 
 
-_ADDITIONS = ("dry_run", "again")
+_ADDITIONS = ("dry_run", "again", "check")
 
 
 def _options(given: dict[str, Any]) -> DumpOptions | None:
@@ -87,6 +103,8 @@ def _options(given: dict[str, Any]) -> DumpOptions | None:
             if given[name]:
                 raise UserError(f"--{name.replace('_', '-')} needs --from")
         return None
+    if given["check"] and given["dry_run"]:
+        raise UserError("--check needs the imported counts", hint="leave out --dry-run")
     if given["as_new"]:
         raise UserError("--from creates a missing model itself", hint="leave out --as-new")
     from spamnb.service.foreign.mapper import DumpOptions
@@ -185,9 +203,6 @@ def _create(session: CliSession, path: str) -> None:
 
 
 def _show(found: dict[str, Any], given: dict[str, Any]) -> None:
-    if given["as_json"]:
-        say_json(found)
-        return
     if given["format_"] is not None:
         _show_dump(found)
     if given["dry_run"]:
@@ -197,6 +212,28 @@ def _show(found: dict[str, Any], given: dict[str, Any]) -> None:
     if given["format_"] is not None:
         say(f"if you still have the mail, training with it gives better results: "
             f"spamnb undo {found['event']} && spamnb train HAM SPAM")  # fmt: skip
+
+
+def _checked(session: CliSession, sources: tuple[str, str]) -> Checked:
+    from spamnb.lab.model_check import check_model
+
+    with session.open(readonly=True) as model:
+        return check_model(model, sources, session.settings.ham_loss.one_in, warn)
+
+
+def _show_check(session: CliSession, metrics: EvaluationMetrics, bound: HamLossBound) -> None:
+    from spamnb.lab.html_report import loss_bound_text, percent
+
+    corpus = metrics.corpus
+    rows = [
+        ("checked", f"{corpus.ham} ham and {corpus.spam} spam"),
+        ("1-AUC", percent(metrics.auc_complement_percent, 4)),
+        ("ham lost", percent(metrics.ham_lost_percent, 2)),
+        ("spam missed", percent(metrics.spam_missed_percent, 2)),
+        ("calibration error", f"{metrics.calibration_error:.4f}"),
+    ]
+    table(rows)
+    say(loss_bound_text(bound, session.settings.costs))
 
 
 def _show_dump(found: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """`spamnb import --from`: counts of another filter in a model, and out of it again."""
 
 import pytest
-from support.cli import ONE_SPAM, spamnb
+from support.cli import HAM, ONE_SPAM, SPAM, spamnb
 
 DUMP = b"".join(
     [
@@ -28,6 +28,7 @@ def test_a_dump_makes_a_model_and_undo_empties_it(tmp_path, dump):
     assert "3 taken, 1 have no place in this model" in done.out
     assert "1 lines that are no word" in done.out
     assert "3 features added, event 1" in done.out
+    assert "nothing was checked" in done.out
     [stats] = spamnb(home, "stats", "--json").json
     assert stats["messages"] == {"ham": 60, "spam": 40}
     [event] = spamnb(home, "journal", "--json").json
@@ -64,6 +65,19 @@ def test_a_dry_run_changes_nothing(tmp_path, dump):
     assert not home.exists()
 
 
+def test_a_check_scores_the_mail_that_is_shown(tmp_path, dump):
+    """`--check` gives the errors on own mail, and the bound or that the evidence is too little."""
+    home = tmp_path / "home"
+    done = spamnb(home, "import", "--from", "bogofilter", "--check", HAM, SPAM, dump)
+    assert done.code == 0, done.err
+    assert "checked            200 ham and 200 spam" in done.out
+    assert "spam missed " in done.out
+    assert "Not enough evidence yet" in done.out
+    done = spamnb(home, "import", "--from", "bogofilter", "--again", "--json", dump,
+                  "--check", HAM, SPAM)  # fmt: skip
+    assert done.json[0]["check"]["corpus"] == {"ham": 200, "spam": 200}
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -74,6 +88,7 @@ def test_a_dry_run_changes_nothing(tmp_path, dump):
         (["--from", "bogofilter", "--as-new"], "leave out --as-new"),
         (["--dry-run"], "--dry-run needs --from"),
         (["--again"], "--again needs --from"),
+        (["--from", "bogofilter", "--dry-run", "--check", HAM, SPAM], "leave out --dry-run"),
     ],
 )
 def test_what_cannot_be_imported_is_refused(tmp_path, dump, arguments, reason):
