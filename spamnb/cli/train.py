@@ -10,6 +10,7 @@ import click
 
 from spamnb.cli.daemon_client import RunningDaemon, served
 from spamnb.cli.help import command
+from spamnb.cli.labels import labelled_sources
 from spamnb.cli.printing import progress_bar, safe, say, say_json, warn
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import CorpusError, StoreMissingError, UserError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from spamnb.core.model.events import Recipe
+    from spamnb.service.training.sources import MailSource
     from spamnb.service.training.trainer import Progress, Summary
 
 SHOWN_UNREADABLE = 10
@@ -28,6 +30,8 @@ spamnb train ~/Maildir/cur ~/Maildir/.Junk/cur     folders of your mail program
 spamnb train --label ham=inbox.mbox                one label only
 spamnb train --label work=w/ --label private=p/    other labels
 spamnb train --plain --classes news/ --thresholds  plain text files, one folder per label
+spamnb train --labels folders ~/Maildir            Junk is spam, own folders are ham
+spamnb train --labels sa:backup.txt ~/Maildir      what sa-learn --backup lists as trained
 spamnb train --kind multinomial ham/ spam/         create a classical model
 """
 
@@ -42,6 +46,10 @@ spamnb train --kind multinomial ham/ spam/         create a classical model
               "but a verdict can only be explained with the message.")  # fmt: skip
 @click.option("--plain", is_flag=True, help="The input is plain text, not mail; a new model is "
               "created for plain text.")  # fmt: skip
+@click.option("--labels", "labels_by", metavar="sa:FILE|folders|flags", help="Find the "
+              "labels of mixed mail by a backup of sa-learn, by the names of folders and the "
+              "answered flag, or by the keywords $Junk and $NotJunk.")  # fmt: skip
+@click.option("--yes", is_flag=True, help="With --labels: do not ask before training.")
 @click.option("--classes", metavar="DIR", help="Same as --label NAME=DIR/NAME for every folder in "
               "DIR.")  # fmt: skip
 @click.option(
@@ -62,6 +70,8 @@ def train(
     no_vocabulary: bool,
     plain: bool,
     classes: str | None,
+    labels_by: str | None,
+    yes: bool,
     thresholds: bool,
     jobs: int,
     as_json: bool,
@@ -71,7 +81,8 @@ def train(
     Creates the model if it does not exist. Messages that were already trained change nothing, so an
     interrupted run can be repeated. Unreadable messages are counted and skipped.
     """
-    sources = _sources(folders, (*labelled, *_folders_in(classes)))
+    given = (*labelled, *_folders_in(classes))
+    sources = _sources(folders, given, labels_by, thresholds=thresholds, yes=yes)
     recipe = _recipe(session, sources, kind, no_vocabulary=no_vocabulary, plain=plain)
     from spamnb.service.training.trainer import TrainingOptions
     from spamnb.service.training.trainer import train as learn
@@ -110,7 +121,7 @@ def train(
 def _through(
     session: CliSession,
     daemon: RunningDaemon,
-    sources: list[tuple[str, str]],
+    sources: list[tuple[str, MailSource]],
     recipe: Recipe | None,
     show: Callable[[Progress], None],
 ) -> Summary:
@@ -133,7 +144,20 @@ def _through(
     return send(daemon.control, sources, user=user, documents=documents, progress=show)
 
 
-def _sources(folders: tuple[str, ...], labelled: tuple[str, ...]) -> list[tuple[str, str]]:
+def _sources(
+    folders: tuple[str, ...],
+    labelled: tuple[str, ...],
+    labels_by: str | None,
+    *,
+    thresholds: bool,
+    yes: bool,
+) -> list[tuple[str, MailSource]]:
+    if labels_by is not None:
+        if labelled or not folders or thresholds:
+            raise UserError(
+                "--labels takes folders of mail, without --label, --classes and --thresholds"
+            )
+        return [*labelled_sources(labels_by, folders, ask=not yes)]
     if len(folders) not in (0, 2) or not (folders or labelled):
         raise UserError(
             f"{len(folders)} folders are given instead of two",
@@ -157,7 +181,7 @@ def named_sources(labelled: tuple[str, ...]) -> list[tuple[str, str]]:
 
 def _recipe(
     session: CliSession,
-    sources: list[tuple[str, str]],
+    sources: list[tuple[str, MailSource]],
     kind: str | None,
     *,
     no_vocabulary: bool,
@@ -203,7 +227,9 @@ def _folders_in(classes: str | None) -> tuple[str, ...]:
     return tuple(f"{path.name}={path}" for path in found)
 
 
-def _chosen(session: CliSession, sources: list[tuple[str, str]], jobs: int) -> dict[str, float]:
+def _chosen(
+    session: CliSession, sources: list[tuple[str, MailSource]], jobs: int
+) -> dict[str, float]:
     """Choose the thresholds on the trained messages, and store them beside the model."""
     from spamnb.lab import label_thresholds
     from spamnb.lab.multiclass import choose_thresholds
@@ -212,9 +238,10 @@ def _chosen(session: CliSession, sources: list[tuple[str, str]], jobs: int) -> d
     recipe = _recipe_there(session.home)
     assert recipe is not None, "it was trained a moment ago"
     local, jobs = session.settings.local, jobs or cores()
+    paths = [(label, source) for label, source in sources if isinstance(source, str)]
     with progress_bar("choosing thresholds") as bar:
         progress = (lambda done, total: bar(done, total, "")) if bar else None
-        chosen = choose_thresholds(sources, recipe, local, jobs, progress)
+        chosen = choose_thresholds(paths, recipe, local, jobs, progress)
     label_thresholds.save(session.home, chosen)
     return chosen
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spamnb.endpoints.control.protocol import LONG_S, ControlClient
-from spamnb.service.training.sources import MessageSpan, SourceMessage, read_unit, units
+from spamnb.service.training.sources import MailSource, MessageSpan, SourceMessage, read_unit, spans
 from spamnb.service.training.trainer import Progress, Summary, interleaved, mixed, refuse_twins
 
 MESSAGES = 1000
@@ -40,7 +40,7 @@ class _Sent:
 
 def send(
     control: Path,
-    sources: Sequence[tuple[str, str]],
+    sources: Sequence[tuple[str, MailSource]],
     *,
     user: str,
     documents: bool = False,
@@ -52,7 +52,7 @@ def send(
     """
     began, cpu = time.monotonic(), time.process_time()
     refuse_twins(sources)
-    found = [mixed(units(path, documents=documents)) for _, path in sources]
+    found = [mixed(spans(source, documents=documents)) for _, source in sources]
     sent = _Sent(sum(map(len, found)))
     labels = [label for label, _ in sources]
     with ControlClient(control, LONG_S) as caller:

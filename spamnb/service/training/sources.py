@@ -17,7 +17,7 @@ import select
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -122,6 +122,10 @@ class MessageSpan(NamedTuple):
         return f"{path}#{self.number}" if self.number else path
 
 
+MailSource = str | Sequence[MessageSpan]
+"""a path, or messages that were found already"""
+
+
 def units(path: str, *, documents: bool = False) -> list[MessageSpan]:
     """Return the position of every message under a path; mboxes are searched for their messages.
 
@@ -140,6 +144,11 @@ def units(path: str, *, documents: bool = False) -> list[MessageSpan]:
             else _split_mbox(name)
         )
     return found
+
+
+def spans(source: MailSource, *, documents: bool = False) -> list[MessageSpan]:
+    """Return the messages of a source."""
+    return units(source, documents=documents) if isinstance(source, str) else list(source)
 
 
 def items(path: str | Path, *, documents: bool = False) -> Iterator[SourceMessage | Unreadable]:
