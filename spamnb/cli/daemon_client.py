@@ -147,7 +147,7 @@ def source_fields() -> dict[str, Any]:
 def checked(answer: Answer) -> Answer:
     """Return the answer; raise the error of a refused one."""
     if answer.state == "refused":
-        from spamnb.endpoints.control.protocol import failed
+        from spamnb.service.admin.client import failed
 
         raise failed({"error": answer.reason, **answer.facts})
     return answer

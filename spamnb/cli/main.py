@@ -61,6 +61,7 @@ COMMANDS = {
     "reload": "spamnb.cli.serve:reload",
     "bypass": "spamnb.cli.serve:bypass",
     "passwd": "spamnb.cli.passwd:passwd",
+    "token": "spamnb.cli.token:token",
     "backup": "spamnb.cli.store:backup",
     "restore": "spamnb.cli.store:restore",
     "export": "spamnb.cli.store:export",

@@ -22,10 +22,12 @@ from typing import NamedTuple
 
 from spamnb.daemon.processes import privileges
 from spamnb.daemon.processes.bootstrap import (
+    CONSOLE,
     CONTROL,
     DELIVERY,
     LOCK,
     addresses_of,
+    console_problems,
     release_problems,
     wants_delivery,
 )
@@ -129,9 +131,8 @@ def _addresses(checked: Checked) -> Problems:
 
 
 def _named(name: str) -> str:
-    return {CONTROL: "the control socket", DELIVERY: "the delivery agent"}.get(
-        name, f"listener.{name}"
-    )
+    known = {CONTROL: "the control socket", DELIVERY: "the delivery agent"}
+    return (known | {CONSOLE: "the console"}).get(name, f"listener.{name}")
 
 
 class _ListenAddress(NamedTuple):
@@ -236,7 +237,11 @@ def _is_served(home: Path) -> bool:
 def _upstreams(checked: Checked) -> Problems:
     """Report listeners with a listener of the same daemon as next hop: mail would loop."""
     addresses = addresses_of(checked.settings)
-    listeners = {name: _ListenAddress.of(addresses[name]) for name in addresses if name != DELIVERY}
+    listeners = {
+        name: _ListenAddress.of(addresses[name])
+        for name in addresses
+        if name not in (DELIVERY, CONSOLE)
+    }
     for name, listener in checked.settings.listener.items():
         if not listener.upstream:
             continue
@@ -315,6 +320,7 @@ def _existing(path: Path) -> Path:
 
 def _releases(checked: Checked) -> Problems:
     yield from release_problems(checked.settings)
+    yield from console_problems(checked.settings)
 
 
 def _lists(checked: Checked) -> Problems:

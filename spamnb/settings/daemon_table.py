@@ -266,6 +266,12 @@ SERVING: tuple[Setting, ...] = (
     Setting("spool.max_invalid", whole(0),
         "Maximum number of invalid entries kept as .aside-... for inspection; further ones are "
         "deleted."),
+    Setting("console.address", ADDRESS,
+        "Address of the HTTP API, for programs: host:port of this machine, or unix:/path. Empty: "
+        "no API. It needs the extra `console`. See docs/console.md.", restart=True),
+    Setting("console.url", TEXT,
+        "URL at which a web server with TLS passes requests on to console.address. Requests for "
+        "other hosts than this and this machine are refused."),
 )  # fmt: skip
 
 LISTENERS = NamedSections(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
@@ -164,6 +165,25 @@ class FeedbackSettings(TeachingRules):
     spool: str = ""
 
 
+class ConsoleSettings(NamedTuple):
+    """The HTTP API."""
+
+    address: str = ""
+    url: str = ""
+
+
+def console_settings(address: str = "", url: str = "") -> ConsoleSettings:
+    """Return the section; raise if the address can be reached from outside."""
+    if address and not _is_local(address):
+        raise SettingsError(
+            f"{address} can be reached from outside",
+            hint="choose an address of this machine, and a web server with TLS in front of it",
+        )
+    if url and not (url.startswith(("https://", "http://")) and urlsplit(url).hostname):
+        raise SettingsError(f"the url {url!r} is not one", hint="https://console.example.org")
+    return ConsoleSettings(address, url)
+
+
 def _is_local(address: str) -> bool:
     return Address.parse(address).is_local
 
@@ -194,6 +214,7 @@ class Settings:
     actions: ActionMap = field(default_factory=ActionMap)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     feedback: FeedbackSettings = field(default_factory=FeedbackSettings)
+    console: ConsoleSettings = field(default_factory=ConsoleSettings)
     listener: Mapping[str, ListenerSettings] = field(default_factory=dict)
     domain: Mapping[str, ActionMap] = field(default_factory=dict)
     imap: Mapping[str, ImapParams] = field(default_factory=dict)
@@ -222,6 +243,7 @@ SECTIONS: dict[str, Callable[..., Any]] = {
     "actions": ActionMap,
     "delivery": DeliverySettings,
     "feedback": FeedbackSettings,
+    "console": console_settings,
 }
 MEMBERS: dict[str, Callable[..., Any]] = {
     "listener": ListenerSettings,

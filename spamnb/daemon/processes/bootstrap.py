@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from spamnb.daemon.processes import privileges
@@ -33,12 +34,15 @@ ENTRIES: Mapping[str, str] = {
     "learner": "spamnb.daemon.roles.learner_main:main",
     "delivery": "spamnb.daemon.roles.delivery:main",
     "imap": "spamnb.daemon.roles.imap:main",
+    "console": "spamnb.daemon.roles.console:main",
     "worker": "spamnb.daemon.roles.worker:main",
 }
 LOCK = "serve.lock"
-RESERVED = CONTROL, DELIVERY = "control", "delivery"
+RESERVED = CONTROL, DELIVERY, CONSOLE = "control", "delivery", "console"
 """names of sockets that no listener may have"""
-_SOCKETS: Mapping[str, list[str]] = {"learner": [CONTROL], "delivery": [DELIVERY], "imap": []}
+_SOCKETS: Mapping[str, list[str]] = {
+    "learner": [CONTROL], DELIVERY: [DELIVERY], CONSOLE: [CONSOLE], "imap": []
+}  # fmt: skip
 """of the processes that are no workers"""
 
 
@@ -85,7 +89,7 @@ def serve(serve_request: ServeRequest) -> None:
 
 def checked(settings: Settings) -> Settings:
     """Return the settings; raise if a listener or an access list is invalid."""
-    for problem in release_problems(settings):
+    for problem in (*release_problems(settings), *console_problems(settings)):
         raise problem
     AccessLists.load(RuleFiles(settings.rules.allow, settings.rules.block))
     return settings
@@ -102,6 +106,16 @@ def release_problems(settings: Settings) -> Iterator[UserError]:
                 f"listener.{name} cannot put messages into quarantine: it has no upstream",
                 hint="set its upstream to the server that released messages are sent to",
             )
+
+
+def console_problems(settings: Settings) -> Iterator[UserError]:
+    """Yield an error if the console is wanted and its packages are not installed."""
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if settings.console.address and missing:
+        yield UserError(
+            f"console.address needs {' and '.join(missing)}, which is not installed",
+            hint="pip install 'spamnb[console]'",
+        )
 
 
 def listeners_of(settings: Settings) -> dict[str, ListenerSettings]:
@@ -126,10 +140,12 @@ def wants_delivery(settings: Settings) -> bool:
 
 
 def addresses_of(settings: Settings) -> dict[str, str]:
-    """Return the address of each listener, and of the delivery agent if it is needed."""
+    """Return the addresses of listeners, and of delivery agent and console if there is one."""
     addresses = {name: one.address for name, one in listeners_of(settings).items()}
     if wants_delivery(settings):
         addresses[DELIVERY] = settings.delivery.address or DELIVERY_ADDRESS
+    if settings.console.address:
+        addresses[CONSOLE] = settings.console.address
     return addresses
 
 
@@ -153,8 +169,10 @@ def _bind(
         if name in given:
             sockets.adopt(name, given.pop(name))
             continue
-        slots = 1 if name == DELIVERY else workers_of(settings)
-        sockets.add(name, _bind_address(text), slots)
+        slots = 1 if name in RESERVED else workers_of(settings)
+        # As at the control socket, the kernel reports the users that connect.
+        mode = 0o666 if name == CONSOLE else 0o660
+        sockets.add(name, _bind_address(text), slots, mode)
     if CONTROL in given:
         sockets.adopt(CONTROL, given.pop(CONTROL))
     else:
@@ -231,7 +249,7 @@ def _missing(home: Path) -> StoreMissingError:
 
 def _process_plan(serve_request: ServeRequest, sockets: Sockets, log: Log) -> ProcessPlan:
     settings = serve_request.settings
-    roles = ["learner"] + (["delivery"] if DELIVERY in sockets.groups else [])
+    roles = ["learner", *(name for name in (DELIVERY, CONSOLE) if name in sockets.groups)]
     roles += ["imap"] if settings.imap else []
     roles += ["worker"] * workers_of(settings)
     # Each scan process has its own slot, for its counters and the messages that crash it.

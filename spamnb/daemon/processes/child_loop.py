@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 
 from spamnb.daemon.processes.channel import ChildChannel, StartParams
 from spamnb.daemon.processes.logs import Log, take_over
 from spamnb.settings import Settings, restored
 
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 Apply = Callable[[Settings, dict[str, list[int]]], None]
 """takes new settings, and the descriptors of listeners that are new or have moved"""
 
@@ -23,6 +26,15 @@ def start_child(start: StartParams, name: str) -> tuple[Settings, Log]:
     log = Log(settings.log, name)
     take_over(log)
     return settings, log
+
+
+def loop_factory(settings: Settings) -> LoopFactory | None:
+    """Return what makes the event loop of a child: uvloop if it is wanted and installed."""
+    if settings.serve.uvloop:
+        with suppress(ImportError):
+            made: LoopFactory = import_module("uvloop").new_event_loop
+            return made
+    return None
 
 
 class ChildLoop:

@@ -54,6 +54,8 @@ LOOK_S = 5.0
 _FIRST = 1
 """process id of the first process of a container"""
 
+OPTIONAL = ("console", "imap")
+"""roles that no mail needs: the daemon is ready without them, and never gives up because of them"""
 LAST = ("delivery", "learner")
 """roles that stop after the workers, in this order"""
 
@@ -192,7 +194,8 @@ class Supervisor:
 
     def _start_again(self, start: StartParams, pause_s: float) -> None:
         """Start it after a pause; give up if the daemon was never ready."""
-        if not self._was_ready and self._backoffs[start.slot].failures >= GIVE_UP:
+        failures = self._backoffs[start.slot].failures
+        if not self._was_ready and failures >= GIVE_UP and start.role not in OPTIONAL:
             self._failure = BugError(
                 f"the {start.role} process ends as soon as it starts", hint="see the log"
             )
@@ -217,8 +220,11 @@ class Supervisor:
             bury_orphans({child.pid for child in self._children.values()})
         if late:
             return  # the whole machine was suspended: no process is stuck
-        well = [self._check(child) for child in self._children.values()]
-        if all(well) and not self._waiting:
+        well = [
+            self._check(child) or child.start.role in OPTIONAL for child in self._children.values()
+        ]
+        waiting = {self._start_of(slot).role for slot in self._waiting}
+        if all(well) and waiting <= set(OPTIONAL):
             if not self._was_ready:
                 self._was_ready = True
                 self._notifier.ready(self._status())

@@ -11,16 +11,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import resource
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from spamnb.daemon.configure import WorkerShare
 from spamnb.daemon.processes.bootstrap import workers_of
 from spamnb.daemon.processes.channel import ChildChannel, StartParams
-from spamnb.daemon.processes.child_loop import ChildLoop, start_child
+from spamnb.daemon.processes.child_loop import ChildLoop, loop_factory, start_child
 from spamnb.daemon.processes.logs import Log
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState
 from spamnb.daemon.roles.endpoints import EndpointDeps
@@ -37,17 +35,9 @@ BEAT_S = 1.0
 def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
     """Run until told to stop."""
     settings, log = start_child(start, f"worker {start.slot}")
-    with asyncio.Runner(loop_factory=_loop_factory(settings)) as runner:
+    with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
         runner.run(Worker(start, shared, channel, log).run(settings))
     return 0
-
-
-def _loop_factory(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if settings.serve.uvloop:
-        with suppress(ImportError):
-            made: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
-            return made
-    return None
 
 
 class Worker:

@@ -26,9 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
-from spamnb import errors
 from spamnb.errors import PeerError, SpamnbError, StoreBusyError
-from spamnb.service.admin.client import AdminClient
+from spamnb.service.admin.client import AdminClient, failed
 from spamnb.service.admin.request import AdminResponse, Header
 from spamnb.service.feedback.types import Answer, Feedback
 
@@ -131,14 +130,6 @@ def failure(error: SpamnbError) -> Header:
         "code": error.exit_code,
         "transient": bool(getattr(error, "transient", False)),
     }
-
-
-def failed(header: Header) -> SpamnbError:
-    """The error in a reply header."""
-    error_type = getattr(errors, str(header.get("error_type")), None)
-    if not (isinstance(error_type, type) and issubclass(error_type, SpamnbError)):
-        error_type = PeerError
-    return error_type(str(header.get("error") or "refused"), hint=str(header.get("hint") or ""))
 
 
 # --- the client ------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, BinaryIO
 
-from spamnb.errors import PeerError
+from spamnb import errors
+from spamnb.errors import PeerError, SpamnbError
 from spamnb.service.admin.request import AdminResponse, Header
 from spamnb.service.feedback.types import Answer, Feedback
 
@@ -60,3 +61,11 @@ def spoken(feedback: Feedback) -> Header:
     fields |= {"domain": feedback.domain} if feedback.domain else {}
     fields |= {"client": feedback.client} if feedback.client else {}
     return fields
+
+
+def failed(header: Header) -> SpamnbError:
+    """Return the error in the header of a reply."""
+    error_type = getattr(errors, str(header.get("error_type")), None)
+    if not (isinstance(error_type, type) and issubclass(error_type, SpamnbError)):
+        error_type = PeerError
+    return error_type(str(header.get("error") or "refused"), hint=str(header.get("hint") or ""))

@@ -31,12 +31,17 @@ class VerdictFilter:
         )
 
 
-def journal(model: Filter, wanted: EventFilter, limit: int = 0) -> list[dict[str, Any]]:
-    """Return the events that match, at most `limit` if it is not 0."""
+def journal(
+    model: Filter, wanted: EventFilter, limit: int = 0, below: int | None = None
+) -> list[dict[str, Any]]:
+    """Return the events that match, at most `limit` if it is not 0, of those before `below`."""
     start = wanted.since_us or 0
     with model.store.read() as view:
-        later = takewhile(lambda event: event.time_us >= start, view.events(newest_first=True))
-        return [_event(one, model.labels) for one in islice(filter(wanted, later), limit or None)]
+        events = view.events(1, below, newest_first=True)
+        later = takewhile(lambda event: event.time_us >= start, events)
+        return [
+            event_facts(one, model.labels) for one in islice(filter(wanted, later), limit or None)
+        ]
 
 
 def history(model: Filter, wanted: VerdictFilter, limit: int = 0) -> list[dict[str, Any]]:
@@ -47,7 +52,9 @@ def history(model: Filter, wanted: VerdictFilter, limit: int = 0) -> list[dict[s
     return [verdict_facts(entry) for entry in islice(filter(wanted, entries), limit or None)]
 
 
-def _event(event: Event, labels: tuple[str, ...]) -> dict[str, Any]:
+def event_facts(event: Event, labels: tuple[str, ...]) -> dict[str, Any]:
+    """Return an event of the journal without the ids of its features."""
+
     def name(label: int) -> str | None:
         return labels[label] if label >= 0 else None
 

@@ -91,7 +91,7 @@ class OwnershipCheck:
     def _for_user(self, feedback: Feedback) -> ResolvedMessage:
         """Messages that were delivered to the user."""
         for ref in feedback.refs[:_MAX_REFS]:
-            if entry := self._own(feedback.user, ref):
+            if entry := self.owned(feedback.user, ref):
                 return ResolvedMessage(entry_example(entry), proven=True)
         if not feedback.raw:
             user = feedback.user
@@ -136,7 +136,7 @@ class OwnershipCheck:
     def _named_by_signature(self, feedback: Feedback) -> HistoryEntry | None:
         """The message delivered to the stranger that a signature in the references names."""
         shown = [ref for ref in feedback.refs[:_MAX_REFS] if SIGNATURE.fullmatch(ref)]
-        return next((entry for ref in shown if (entry := self._own(feedback.user, ref))), None)
+        return next((entry for ref in shown if (entry := self.owned(feedback.user, ref))), None)
 
     def _known(self, refs: Sequence[str]) -> Example | None:
         for ref in refs[:_MAX_REFS]:
@@ -146,7 +146,7 @@ class OwnershipCheck:
                 continue
         return None
 
-    def _own(self, user: str, ref: str) -> HistoryEntry | None:
+    def owned(self, user: str, ref: str) -> HistoryEntry | None:
         """The one message delivered to `user` that a reference names."""
         mine = [entry for entry in self._named(ref) if self._is_own(user, entry)]
         if len({entry.digest for entry in mine}) > 1:

@@ -216,7 +216,7 @@ class Quarantine:
     def messages(self) -> list[QuarantinedMessage]:
         """All readable messages, the oldest first."""
         found = []
-        for identity in self._ids():
+        for identity in self.ids():
             with suppress(RefError, StoreDamagedError):
                 found.append(self.get(identity))
         return found
@@ -264,7 +264,8 @@ class Quarantine:
                 used += entry.stat().st_size
         return used
 
-    def _ids(self) -> list[str]:
+    def ids(self) -> list[str]:
+        """The IDs of all messages, the oldest first."""
         names = [entry.name for entry in self._files()]
         return sorted(name[:-5] for name in names if name.endswith(".json") and _ID.match(name))
 
@@ -320,9 +321,9 @@ class Quarantine:
         """
         # By name only: reading 200,000 sidecars takes longer than a scan may.
         oldest = _stamp(now - self.limits.keep_days * _DAY_US)
-        old = [identity for identity in self._ids() if identity < oldest]
+        old = [identity for identity in self.ids() if identity < oldest]
         gone = self._delete(old, f"older than {self.limits.keep_days} days") if old else 0
-        listed = set(self._ids())
+        listed = set(self.ids())
         for file in self._files():
             whole = file.name.endswith(".json") or file.name.removesuffix(".eml") in listed
             with suppress(FileNotFoundError):

@@ -1,0 +1,136 @@
+"""The console process: the HTTP API, and the index of the history that it searches.
+
+It writes nothing of the model: every change is asked of the learner by the control socket. A fault
+of this process costs no mail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from spamnb.daemon.processes.channel import ChildChannel, StartParams
+from spamnb.daemon.processes.child_loop import ChildLoop, loop_factory, start_child
+from spamnb.daemon.processes.logs import Log
+from spamnb.daemon.processes.shared_state import ProcessState, SharedState
+from spamnb.daemon.roles.learner_main import learning_of
+from spamnb.endpoints.console.app import ConsoleApp
+from spamnb.endpoints.console.callers import Callers
+from spamnb.endpoints.console.server import ConsoleServer
+from spamnb.endpoints.console.site import ConsoleSite
+from spamnb.endpoints.control.protocol import ControlClient
+from spamnb.errors import SpamnbError
+from spamnb.service.admin.request import AdminResponse
+from spamnb.service.admin.tokens import TokenFile
+from spamnb.service.admin.verdict_search import follow, mark_of
+from spamnb.service.scanning.quarantine import Quarantine
+from spamnb.service.telemetry.log import incident
+from spamnb.settings import Settings
+from spamnb.store.history.verdict_history import History
+from spamnb.store.lookup import LookupIndex
+
+TURN_S = 1.0
+"""interval of heartbeats, and of looks for new verdicts"""
+ASK_S = 10.0
+"""how long a request waits for the learner"""
+_LAST_REQUESTS_S = 60.0
+"""until what old settings opened is closed"""
+
+
+def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
+    """Run until told to stop."""
+    settings, log = start_child(start, "console")
+    try:
+        with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
+            runner.run(_ConsoleProcess(start, shared, channel, log).run(settings))
+    except SpamnbError as error:
+        log({"event": "console cannot start", "level": "error", "error": str(error)}
+            | {"hint": error.hint})  # fmt: skip
+        return error.exit_code
+    return 0
+
+
+class _ConsoleProcess:
+    def __init__(
+        self, start: StartParams, shared: SharedState, channel: ChildChannel, log: Log
+    ) -> None:
+        self._start = start
+        self._shared = shared
+        self._orders = channel
+        self._log = log
+        self._home = Path(start.home)
+
+    async def run(self, settings: Settings) -> None:
+        """Serve until told to stop."""
+        slot, child_loop = self._start.slot, ChildLoop(self._orders, self._log)
+        self._site = self._open(settings)
+        version: str = sys.modules["spamnb"].__version__
+        app = ConsoleApp(
+            self._site, Callers(TokenFile(self._home)),
+            url=settings.console.url, version=version, log=self._log,
+        )  # fmt: skip
+        server = ConsoleServer(app.asgi)
+        sockets = [socket.socket(fileno=fd) for fd in self._start.sockets["console"]]
+        serving = asyncio.create_task(server.serve_on(sockets))
+        serving.add_done_callback(lambda _: child_loop.stop.set())
+        child_loop.follow(partial(self._apply_settings, app))
+        self._shared.set_state(slot, ProcessState.READY)
+        while not child_loop.stop.is_set():
+            self._shared.beat(slot)
+            self._shared.set_open(slot, server.open_connections)
+            await asyncio.to_thread(self._follow)
+            try:
+                await asyncio.wait_for(child_loop.stop.wait(), TURN_S)
+            except TimeoutError:
+                continue
+        self._shared.set_state(slot, ProcessState.LEAVING)
+        server.should_exit = True
+        await serving
+        app.close()
+        self._close(self._site)
+
+    def _follow(self) -> None:
+        """Index new verdicts, for a turn at most."""
+        site = self._site
+        try:
+            for _ in range(20):
+                if not follow(site.history, site.index, site.config.teaching):
+                    return
+                self._shared.beat(self._start.slot)
+        except SpamnbError as error:
+            incident(self._log, "index", error)
+
+    def _open(self, settings: Settings) -> ConsoleSite:
+        config = learning_of(settings, self._home, self._log)
+        history = History.open(self._home / "history", config.history)
+        folder = self._home / "console" / "lookup"
+        return ConsoleSite(
+            config=config,
+            history=history,
+            index=LookupIndex.open(folder, mark_of(config.teaching)),
+            quarantine=Quarantine(self._home / "quarantine", settings.quarantine, log=self._log),
+            ask=self._ask,
+        )
+
+    def _close(self, site: ConsoleSite) -> None:
+        site.index.close()
+        site.history.close()
+
+    def _ask(self, op: str, body: bytes = b"", /, **fields: Any) -> AdminResponse:
+        with ControlClient(self._start.control, ASK_S) as client:
+            return client.ask(op, body, **fields)
+
+    def _apply_settings(self, app: ConsoleApp, settings: Settings, _: object) -> None:
+        old = self._site
+        try:
+            self._site = self._open(settings)
+        except SpamnbError as error:
+            self._log({"event": "settings not reloaded", "level": "error", "error": str(error)}
+                      | {"hint": error.hint})  # fmt: skip
+            return
+        app.apply_settings(self._site, settings.console.url)
+        asyncio.get_running_loop().call_later(_LAST_REQUESTS_S, self._close, old)

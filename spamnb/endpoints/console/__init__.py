@@ -1,0 +1,1 @@
+"""The HTTP API of the console: one table of operations, tokens, limits, OpenAPI."""

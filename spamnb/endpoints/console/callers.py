@@ -1,0 +1,119 @@
+"""Who sends a request, what the caller may do, and how often. Must not know operations.
+
+    unix socket     uid 0 and the owner of the daemon: everything; other users: their own messages
+    Bearer token    the scopes of the token; with a user only that user's messages
+    TCP, no token   `metrics` from this machine
+
+Failure: ApiError with the status of the reply.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from spamnb.core.mail.envelope import network_of
+from spamnb.endpoints.console.problems import ApiError
+from spamnb.endpoints.net.networks import LOOPBACK, UNIX
+from spamnb.service.admin.request import login_of
+from spamnb.service.admin.tokens import SCOPES, TokenFile
+from spamnb.service.engine.clock import now_us
+
+OF_USER: Final = frozenset(("score", "teach", "read"))
+"""what a user of this machine may do, with messages delivered to that user"""
+PER_SECOND: Final = 20.0
+BURST: Final = 60.0
+_MOST_BUCKETS: Final = 4096
+_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiCaller:
+    """The sender of a request."""
+
+    name: str
+    """for the log and the journal; empty if the caller is not identified"""
+    scopes: frozenset[str] = frozenset()
+    user: str = ""
+    """the user to whose messages the caller is restricted; empty: all messages"""
+
+    def require(self, scope: str) -> None:
+        """Raise unless the caller has a scope; an empty one needs nothing."""
+        if not scope or scope in self.scopes:
+            return
+        if not self.name:
+            raise ApiError(401, "no valid token is given", hint="Authorization: Bearer spamnb_...")
+        raise ApiError(403, f"this needs the scope {scope}", hint="see `spamnb token create`")
+
+
+class ApiConnection(NamedTuple):
+    """What the caller is identified by."""
+
+    address: str
+    """of the socket; `UNIX` for a unix socket"""
+    uid: int
+    """of the process at a unix socket; -1 for TCP"""
+    headers: Mapping[str, str]
+    """with names in lower case"""
+
+
+class Callers:
+    """Identifies callers, and limits their rates."""
+
+    def __init__(self, tokens: TokenFile, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tokens = tokens
+        self._clock = clock
+        self._buckets: dict[str, tuple[float, float]] = {}
+
+    def identify(self, connection: ApiConnection) -> ApiCaller:
+        """Return the caller of a request, whose rate is checked."""
+        is_unix = connection.address == UNIX
+        source = str(connection.uid) if is_unix else network_of(connection.address)
+        self._spend(f"from {source}")
+        given = connection.headers.get("authorization")
+        if given is not None:
+            return self._by_token(given)
+        if is_unix:
+            return _by_uid(connection.uid)
+        # A request that a proxy on this machine passes on is not from this machine.
+        forwarded = any(name in connection.headers for name in _FORWARDED)
+        local = LOOPBACK.contains(connection.address) and not forwarded
+        return ApiCaller("", frozenset(("metrics",) if local else ()))
+
+    def _by_token(self, given: str) -> ApiCaller:
+        kind, _, text = given.partition(" ")
+        token = self._tokens.find(text.strip(), now_us()) if kind.lower() == "bearer" else None
+        if token is None:
+            raise ApiError(401, "the token is not valid", hint="see `spamnb token list`")
+        self._spend(f"token {token.name}")
+        return ApiCaller(f"token {token.name}", frozenset(token.scopes), token.user)
+
+    def _spend(self, key: str) -> None:
+        """Take one request from a bucket that refills with `PER_SECOND`."""
+        now = self._clock()
+        left, at = self._buckets.get(key, (BURST, now))
+        left = min(BURST, left + (now - at) * PER_SECOND)
+        if left < 1:
+            raise ApiError(429, "too many requests", hint=f"{PER_SECOND:.0f} a second at most")
+        if len(self._buckets) >= _MOST_BUCKETS:
+            self._forget_full(now)
+        self._buckets[key] = (left - 1, now)
+
+    def _forget_full(self, now: float) -> None:
+        """Forget the buckets that are full again, or all: an attacker has as many addresses."""
+        used = {
+            key: (left, at)
+            for key, (left, at) in self._buckets.items()
+            if left + (now - at) * PER_SECOND < BURST
+        }
+        self._buckets = used if len(used) < _MOST_BUCKETS else {}
+
+
+def _by_uid(uid: int) -> ApiCaller:
+    login = login_of(uid)
+    if uid in (0, os.geteuid()):
+        return ApiCaller(login, frozenset(SCOPES))
+    return ApiCaller(login, OF_USER, login)

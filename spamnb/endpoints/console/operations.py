@@ -1,0 +1,264 @@
+"""The operations of the API, as functions of the served home and a checked request.
+
+What changes the model is asked of the learner by the control socket, with the caller's user and
+trust. A caller of one user finds only what was delivered to that user: everything else does not
+exist for the caller (RefError). Failure: the errors of the services.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from spamnb.core.model.events import NO_LABEL
+from spamnb.core.model.verdict import SIGNATURE, Verdict, signature_bytes, signature_text
+from spamnb.endpoints.console.callers import ApiCaller
+from spamnb.endpoints.console.problems import ApiError
+from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
+from spamnb.errors import RefError, UserError
+from spamnb.service.admin.client import answer_of, failed
+from spamnb.service.admin.listings import event_facts, journal, verdict_facts
+from spamnb.service.admin.request import AdminResponse
+from spamnb.service.admin.verdict_search import VerdictQuery, search
+from spamnb.service.feedback.ownership import OwnershipCheck, delivered_to
+from spamnb.service.maintenance.event_filter import EventFilter
+from spamnb.service.training.bulk_scoring import verdict_as_dict
+from spamnb.store.history.entry import HistoryEntry
+
+# --- state ---------------------------------------------------------------------------------------
+
+
+def health(site: ConsoleSite, _: ApiRequest) -> ApiReply:
+    """Whether messages can be scored."""
+    with site.reading():
+        return ApiReply({"ok": True})
+
+
+def metrics(site: ConsoleSite, _: ApiRequest) -> ApiReply:
+    """Counters in the format of Prometheus."""
+    text = site.ask("metrics").body
+    return ApiReply(data=text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def status(site: ConsoleSite, _: ApiRequest) -> ApiReply:
+    """The facts of `spamnb status --json`."""
+    return ApiReply(site.ask("status").header["status"])
+
+
+def me(_: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Who the caller is, and what the caller may do."""
+    caller = request.caller
+    return ApiReply(
+        {"name": caller.name, "user": caller.user, "scopes": sorted(caller.scopes)}
+    )  # fmt: skip
+
+
+# --- verdicts ------------------------------------------------------------------------------------
+
+
+def score(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Score a message."""
+    values = request.values
+    if values["remember"] and request.caller.user:
+        # A remembered message would count as delivered to the user.
+        raise ApiError(403, "a caller of one user cannot store a verdict in the history")
+    with site.reading() as model:
+        verdict = model.score(_message(request), remember=values["remember"])
+    return ApiReply(_scored(verdict, values["clues"]))
+
+
+def explain(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Give all clues of a message; with the bias they add up to the log-odds."""
+    ref = request.values["ref"]
+    _one_of(request)
+    with site.reading() as model:
+        if ref and request.caller.user:
+            check = OwnershipCheck(model, site.config.teaching)
+            own = check.owned(request.caller.user, ref)
+            ref = signature_text((own or _missing(f"verdict {ref!r}")).signature)
+        verdict = model.explain(ref or request.message)
+    return ApiReply(_scored(verdict, None) | {"bias": verdict.bias})
+
+
+def verdicts(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Search the verdicts of the history, newest first."""
+    values = request.values
+    query = VerdictQuery(
+        to=values["to"],
+        sender=values["from"],
+        words=values["q"],
+        decision=values["decision"],
+        label=values["label"],
+        client=values["client"],
+        listener=values["listener"],
+        corrected=values["corrected"],
+        since_us=values["since"],
+        until_us=values["until"],
+        below=values["cursor"],
+        user=request.caller.user,
+    )
+    with site.reading() as model:
+        found = search(model, site.index, site.config.teaching, query, values["limit"])
+    return ApiReply({"verdicts": found.verdicts, "next": found.below or None})
+
+
+def verdict(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """One verdict, the training of its message, and what the model says of the message now."""
+    with site.reading() as model:
+        entry = _verdict_of(site, request.caller, request.values["signature"])
+        now = model.explain(signature_text(entry.signature))
+        with model.store.read() as view:
+            live = view.live(entry.digest)
+            known = live is not None and live.label != NO_LABEL and not live.folded
+            event = view.event(live.seq) if live is not None and known else None
+    names = ("label", "probability", "log_odds", "decision")
+    return ApiReply(
+        verdict_facts(entry)
+        | {
+            "training": event_facts(event, model.labels) if event else None,
+            "now": {name: getattr(now, name) for name in names},
+        }
+    )
+
+
+def _scored(verdict: Verdict, clues: int | None) -> dict[str, Any]:
+    found = verdict_as_dict("", verdict, verdict.clues(clues))
+    del found["path"]
+    return found
+
+
+def _message(request: ApiRequest) -> bytes:
+    if not request.message:
+        raise UserError("no message is given", hint="send it as message/rfc822")
+    return request.message
+
+
+def _one_of(request: ApiRequest) -> None:
+    """Raise unless the request has either a message or a reference."""
+    if bool(request.message) == bool(request.values["ref"]):
+        raise UserError("give a message or `ref`, and not both")
+
+
+def _verdict_of(site: ConsoleSite, caller: ApiCaller, signature: str) -> HistoryEntry:
+    """The verdict with this signature, if the caller may see it."""
+    known = SIGNATURE.fullmatch(signature)
+    found = site.history.find(signature=signature_bytes(signature)) if known else []
+    if not found:
+        _missing(f"verdict {signature!r}")
+    if caller.user and not delivered_to(found[0], caller.user, site.config.teaching):
+        _missing(f"verdict {signature!r}")
+    return found[0]
+
+
+def _missing(what: str) -> NoReturn:
+    raise RefError(f"there is no {what}", hint="see /api/v1/openapi.json")
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+def teach(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Set the label of a message."""
+    _one_of(request)
+    return _changed(_tell(site, request, "teach", label=request.values["label"]))
+
+
+def forget(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Remove the training of a message."""
+    _one_of(request)
+    return _changed(_tell(site, request, "forget"))
+
+
+def undo(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Undo an event of the journal."""
+    number, caller = request.values["event"], request.caller
+    with site.reading() as model, model.store.read() as view:
+        event = view.event(number)
+    if event is None or (caller.user and event.user.casefold() != caller.user.casefold()):
+        _missing(f"event {number}")
+    return _changed(site.ask("undo", event=number, **_speaker(caller)))
+
+
+def _tell(site: ConsoleSite, request: ApiRequest, op: str, **fields: str) -> AdminResponse:
+    ref = request.values["ref"]
+    refs = [ref] if ref else []
+    return site.ask(op, request.message, refs=refs, **fields, **_speaker(request.caller))
+
+
+def _speaker(caller: ApiCaller) -> dict[str, str]:
+    """The fields of the control socket that name the user of a change."""
+    trust = "user" if caller.user else "admin"
+    return {"for": caller.user or caller.name, "trust": trust, "channel": "api"}
+
+
+def _changed(response: AdminResponse) -> ApiReply:
+    """The learner's answer: 202 if it waits for review; a refusal is raised."""
+    answer = answer_of(response.header)
+    if answer.state == "refused":
+        raise failed({"error": answer.reason, **answer.facts})
+    return ApiReply(answer.as_dict(), 202 if answer.state == "review" else 200)
+
+
+def trainings(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """List the events of the journal, newest first."""
+    values, user = request.values, request.caller.user
+    limit = values["limit"]
+    with site.reading() as model:
+        wanted = EventFilter(
+            user=tuple(one for one in (user or values["user"],) if one),
+            channel=tuple(one for one in (values["channel"],) if one),
+            label=model.label(values["label"]) if values["label"] else None,
+            since_us=values["since"] or None,
+            until_us=values["until"] or None,
+        )
+        found = journal(model, wanted, limit, values["cursor"] or None)
+    next_ = found[-1]["event"] if len(found) == limit else None
+    return ApiReply({"events": found, "next": next_})
+
+
+# --- review and quarantine -----------------------------------------------------------------------
+
+
+def review_list(site: ConsoleSite, _: ApiRequest) -> ApiReply:
+    """List the feedback that waits for review, oldest first."""
+    lines = site.ask("review", do="list").body.splitlines()
+    return ApiReply({"entries": list(map(json.loads, lines))})
+
+
+def review_decide(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Accept or refuse feedback that waits for review."""
+    return _changed(site.ask("review", **request.values))
+
+
+def quarantine_list(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """List the messages in quarantine, newest first."""
+    limit, below = request.values["limit"], request.values["cursor"]
+    names = [name for name in reversed(site.quarantine.ids()) if not below or name < below]
+    found = []
+    for name in names[:limit]:
+        # Another process may delete it meanwhile.
+        try:
+            entry = site.quarantine.get(name)
+        except RefError:
+            continue
+        found.append(entry.as_dict() | {"subject": site.quarantine.subject(name)})
+    return ApiReply({"messages": found, "next": names[limit - 1] if len(names) > limit else None})
+
+
+def quarantine_release(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Deliver a message to the recipients that do not have it; `teach` trains it as ham."""
+    name, values = request.values["id"], request.values
+    raw = site.quarantine.raw(name)
+    entry = site.quarantine.release(name, site.send, again=values["again"])
+    answer: dict[str, Any] | None = None
+    if values["teach"] and not entry.open:
+        asked = site.ask("teach", raw, label="ham", **_speaker(request.caller))
+        answer = answer_of(asked.header).as_dict()
+    results = [{"recipient": to, "reply": reply} for to, reply in entry.results()]
+    return ApiReply({"results": results, "delivered": not entry.open, "training": answer})
+
+
+def quarantine_delete(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Delete a message; it is not delivered."""
+    site.quarantine.delete(request.values["id"])
+    return ApiReply({"deleted": request.values["id"]})

@@ -1,0 +1,121 @@
+"""Types of parameters: the JSON schema of each, and the check of a value. Pure.
+
+A parameter of the path or the query arrives as text, one of a JSON body as a value of JSON.
+Failure: UserError, which names the parameter and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from spamnb.errors import UserError
+
+Schema = Mapping[str, Any]
+_MOST_CHARS: Final = 1000
+MOST_ID: Final = (1 << 63) - 1
+
+
+class ParameterType(NamedTuple):
+    """A JSON schema, and a function that returns the checked value or raises ValueError."""
+
+    schema: Schema
+    take: Callable[[Any], Any]
+    allowed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of an operation."""
+
+    name: str
+    type: ParameterType
+    text: str
+    default: Any = None
+    required: bool = False
+
+
+def _require(good: bool, value: Any) -> Any:  # noqa: FBT001 - a condition and its value
+    if not good:
+        raise ValueError
+    return value
+
+
+def _text(value: Any) -> str:
+    good = isinstance(value, str) and len(value) <= _MOST_CHARS and "\0" not in value
+    return str(_require(good, value))
+
+
+def _flag(value: Any) -> bool:
+    value = {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+    return bool(_require(isinstance(value, bool), value))
+
+
+def _time_us(value: Any) -> int:
+    at = datetime.fromisoformat(_text(value))
+    _require(at.tzinfo is not None and at.year >= 1970, value)
+    return int(at.timestamp() * 1_000_000)
+
+
+TEXT = ParameterType(
+    {"type": "string", "maxLength": _MOST_CHARS}, _text, f"text of at most {_MOST_CHARS} characters"
+)
+FLAG = ParameterType({"type": "boolean"}, _flag, "true or false")
+TIME = ParameterType(
+    {"type": "string", "format": "date-time"}, _time_us, "a time with its zone (RFC 3339)"
+)
+
+
+def whole(least: int, most: int) -> ParameterType:
+    """Make the type of whole numbers from `least` to `most`."""
+
+    def take(value: Any) -> int:
+        if isinstance(value, str):
+            value = int(_require(value.isascii() and value.isdecimal() and len(value) < 20, value))
+        good = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+        return int(_require(good, value))
+
+    schema = {"type": "integer", "minimum": least, "maximum": most}
+    return ParameterType(schema, take, f"a whole number from {least} to {most}")
+
+
+def choice(*names: str) -> ParameterType:
+    """Make the type of one of these words."""
+    return ParameterType(
+        {"type": "string", "enum": list(names)},
+        lambda value: _require(isinstance(value, str) and value in names, value),
+        f"one of {', '.join(names)}",
+    )
+
+
+def read_parameters(
+    parameters: Iterable[Parameter], values: Iterable[tuple[str, Any]]
+) -> dict[str, Any]:
+    """Return the checked values by name, with the defaults of those that are not given."""
+    known = {one.name: one for one in parameters}
+    found: dict[str, Any] = {}
+    for name, value in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known) or 'none'}"
+            raise UserError(f"there is no parameter {name[:80]!r}", hint=hint)
+        if name in found:
+            raise UserError(f"the parameter {name!r} is given twice")
+        found[name] = _checked(known[name], value)
+    missing = [name for name, one in known.items() if one.required and name not in found]
+    if missing:
+        raise UserError(f"the parameter {missing[0]!r} is missing")
+    return {name: found.get(name, one.default) for name, one in known.items()}
+
+
+def _checked(parameter: Parameter, value: Any) -> Any:
+    try:
+        return parameter.type.take(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UserError(
+            f"the parameter {parameter.name!r} is not valid",
+            hint=f"it must be {parameter.type.allowed}",
+        ) from error

@@ -1,0 +1,81 @@
+"""What the operations of the API work with: model, history, index, quarantine and learner.
+
+The model is opened for reading; only the learner writes it. Must not know HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from spamnb.endpoints.console.callers import ApiCaller
+from spamnb.endpoints.net.address import Address
+from spamnb.endpoints.net.smtp_client import deliver
+from spamnb.errors import PeerError
+from spamnb.service.admin.model_config import ModelConfig, open_model
+from spamnb.service.admin.request import AdminResponse
+from spamnb.service.engine.filter import Filter
+from spamnb.service.scanning.quarantine import Quarantine, ReleasedMessage, ReleaseReply
+from spamnb.store.history.verdict_history import History
+from spamnb.store.lookup import LookupIndex
+
+
+class AskAdministration(Protocol):
+    """Asks the learner for an administrative operation, as an admin; for use in threads."""
+
+    def __call__(self, op: str, body: bytes = b"", /, **fields: Any) -> AdminResponse: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSite:
+    """The served home."""
+
+    config: ModelConfig
+    history: History
+    index: LookupIndex
+    quarantine: Quarantine
+    ask: AskAdministration
+
+    @contextmanager
+    def reading(self) -> Iterator[Filter]:
+        """Open the model for one request, so that a model that was replaced is noticed."""
+        model = open_model(self.config, readonly=True)
+        try:
+            model.history = self.history
+            yield model
+        finally:
+            model.history = None  # it stays open
+            model.close()
+
+    def send(self, released: ReleasedMessage) -> Sequence[ReleaseReply]:
+        """Deliver a released message to its original next hop."""
+        try:
+            address = Address.parse(released.upstream)
+        except ValueError as error:
+            raise PeerError(
+                f"the next hop {released.upstream!r} is not valid: {error}",
+                hint="release it with `spamnb quarantine release --upstream`",
+            ) from error
+        return deliver(address, released)
+
+
+class ApiRequest(NamedTuple):
+    """A request whose caller, parameters and size are checked."""
+
+    caller: ApiCaller
+    values: dict[str, Any]
+    message: bytes = b""
+
+
+class ApiReply(NamedTuple):
+    """The reply to a request: a value of JSON, or bytes of another type."""
+
+    value: Any = None
+    status: int = 200
+    data: bytes = b""
+    media_type: str = "application/json"
+
+
+Run = Callable[[ConsoleSite, ApiRequest], ApiReply]

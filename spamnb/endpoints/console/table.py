@@ -1,0 +1,248 @@
+"""The table of the API's operations: method, path, scope, parameters, reply.
+
+Routes, checks, rights and the OpenAPI document are derived from it, so they cannot differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from spamnb.core.model.verdict import SIGNATURE
+from spamnb.endpoints.console import operations as run
+from spamnb.endpoints.console.parameters import (
+    FLAG,
+    MOST_ID,
+    TEXT,
+    TIME,
+    Parameter,
+    Schema,
+    choice,
+    whole,
+)
+from spamnb.endpoints.console.site import Run
+
+PREFIX: Final = "/api/v1"
+MOST_MESSAGE_BYTES: Final = 32 << 20
+MOST_JSON_BYTES: Final = 64 << 10
+MESSAGE: Final = "message/rfc822"
+Place = Literal["quick", "heavy", "learner", "next hop"]
+PLACES: Final[dict[Place, int]] = {"quick": 4, "heavy": 2, "learner": 4, "next hop": 2}
+"""Where an operation runs, and how many run there at a time: those that compute long, and those
+that wait for another process, do not hold up the others. Bodies wait for a place, too, so that at
+most six of 32 MB are in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiOperation:
+    """One row."""
+
+    name: str
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    """below `PREFIX`"""
+    scope: str
+    """what a caller needs; empty: nothing"""
+    run: Run
+    reply: Schema
+    parameters: tuple[Parameter, ...] = ()
+    """those that `path` names are required; the others are in the query or in the JSON body"""
+    message: bool = False
+    """whether the body may be a message"""
+    place: Place = "quick"
+    media_type: str = "application/json"
+    review: bool = False
+    """whether the status 202 says that an administrator has to decide"""
+
+    @property
+    def summary(self) -> str:
+        """What it does."""
+        return (self.run.__doc__ or "").strip()
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes anything."""
+        return self.method != "GET" and self.name not in ("score", "explain")
+
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes of its body."""
+        if self.method == "GET":
+            return 0
+        return MOST_MESSAGE_BYTES if self.message else MOST_JSON_BYTES
+
+
+def _object(**properties: str) -> Schema:
+    """Return the schema of an object: each property's type, with ? if it may be null."""
+    return {
+        "type": "object",
+        "required": list(properties),
+        "properties": {name: _typed(kind) for name, kind in properties.items()},
+    }
+
+
+def _typed(kind: str) -> Schema:
+    plain = kind.rstrip("?")
+    return {"type": [plain, "null"] if kind.endswith("?") else plain}
+
+
+def _page(name: str, items: Schema, next_: str = "integer?") -> Schema:
+    listed = {"type": "array", "items": items}
+    properties = {name: listed, "next": _typed(next_)}
+    return {"type": "object", "required": [name, "next"], "properties": properties}
+
+
+_VERDICT: Final = _object(
+    id="string", label="string", probability="number", log_odds="number", decision="string",
+    evidence="number", clues="array",
+)  # fmt: skip
+_LISTED: Final = _object(
+    time="string", id="string", message_id="string", signature="string", label="string",
+    probability="number", log_odds="number", decision="string", notes="object",
+)  # fmt: skip
+_EVENT: Final = _object(
+    event="integer", time="string", kind="string", user="string", channel="string",
+    before="string?", after="string?", digest="string", message_id="string", undoes="integer?",
+)  # fmt: skip
+_ANSWER: Final = _object(
+    state="string", reason="string", review="string", receipt="object?", facts="object"
+)
+_QUARANTINED: Final = _object(
+    id="string", time="string", bytes="integer", sender="string", recipients="array",
+    waiting="array", state="string", subject="string", facts="object",
+)  # fmt: skip
+
+
+def _with(schema: Schema, **properties: str) -> Schema:
+    """Return the schema of an object with more properties."""
+    more = _object(**properties)
+    return {
+        "type": "object",
+        "required": [*schema["required"], *more["required"]],
+        "properties": {**schema["properties"], **more["properties"]},
+    }
+
+
+_REF: Final = Parameter(
+    "ref", TEXT, "The message's signature, digest or Message-ID, instead of the message.", ""
+)
+_LIMIT: Final = Parameter("limit", whole(1, 200), "The most entries of the reply.", 50)
+_CURSOR: Final = Parameter("cursor", whole(0, MOST_ID), "`next` of the page before.", 0)
+_SINCE: Final = Parameter("since", TIME, "Not before this time.", 0)
+_UNTIL: Final = Parameter("until", TIME, "Before this time.", 0)
+
+
+def _text(name: str, text: str) -> Parameter:
+    return Parameter(name, TEXT, text, "")
+
+
+def _id(name: str, text: str) -> Parameter:
+    return Parameter(name, TEXT, text, required=True)
+
+
+OPERATIONS: Final[tuple[ApiOperation, ...]] = (
+    ApiOperation("health", "GET", "/health", "", run.health, _object(ok="boolean")),
+    ApiOperation(
+        "metrics", "GET", "/metrics", "metrics", run.metrics, {"type": "string"},
+        media_type="text/plain", place="learner",
+    ),
+    ApiOperation(
+        "status", "GET", "/status", "admin", run.status, _object(warnings="array"),
+        place="learner",
+    ),
+    ApiOperation(
+        "me", "GET", "/me", "", run.me, _object(name="string", user="string", scopes="array")
+    ),
+    ApiOperation(
+        "score", "POST", "/score", "score", run.score, _VERDICT,
+        (
+            Parameter("clues", whole(0, 1000), "How many of the strongest clues to list.", 0),
+            Parameter("remember", FLAG, "Store the verdict in the history; the reply then has its "
+                      "signature.", default=False),
+        ),
+        message=True, place="heavy",
+    ),
+    ApiOperation(
+        "explain", "POST", "/explain", "read", run.explain, _with(_VERDICT, bias="number"),
+        (_REF,), message=True, place="heavy",
+    ),
+    ApiOperation(
+        "teach", "POST", "/teach", "teach", run.teach, _ANSWER,
+        (Parameter("label", TEXT, "The label: one of the model's.", required=True), _REF),
+        message=True, review=True, place="learner",
+    ),
+    ApiOperation(
+        "forget", "POST", "/forget", "teach", run.forget, _ANSWER, (_REF,),
+        message=True, review=True, place="learner",
+    ),
+    ApiOperation(
+        "undo", "POST", "/undo", "teach", run.undo, _ANSWER,
+        (Parameter("event", whole(1, MOST_ID), "The event's number.", required=True),),
+        place="learner",
+    ),
+    ApiOperation(
+        "verdicts", "GET", "/verdicts", "read", run.verdicts,
+        _page("verdicts", _with(_LISTED, trained="string?")),
+        (
+            _text("to", "A recipient's address."),
+            _text("from", "The sender's address, or its domain."),
+            _text("q", "Words of the subject."),
+            Parameter("decision", choice("deliver", "unsure", "junk", "reject"),
+                      "The model's decision.", ""),
+            _text("label", "The verdict's label."),
+            _text("client", "The client's IP address."),
+            _text("listener", "The listener's name in the settings."),
+            Parameter("corrected", FLAG, "Whether the message was taught under another label."),
+            _SINCE, _UNTIL, _CURSOR, _LIMIT,
+        ),
+        place="heavy",
+    ),
+    ApiOperation(
+        "verdict", "GET", "/verdicts/{signature}", "read", run.verdict,
+        _with(_LISTED, training="object?", now="object"),
+        (_id("signature", f"The signature: {SIGNATURE.pattern}"),), place="heavy",
+    ),
+    ApiOperation(
+        "journal", "GET", "/journal", "read", run.trainings, _page("events", _EVENT),
+        (
+            _text("user", "The user that trained; a caller of one user finds only the own ones."),
+            _text("channel", "The channel."), _text("label", "The label before or after."),
+            _SINCE, _UNTIL, _CURSOR, _LIMIT,
+        ),
+        place="heavy",
+    ),
+    ApiOperation(
+        "review", "GET", "/review", "admin", run.review_list, _object(entries="array"),
+        place="learner",
+    ),
+    ApiOperation(
+        "decide", "POST", "/review/{name}", "admin", run.review_decide, _ANSWER,
+        (
+            _id("name", "The entry's name."),
+            Parameter("do", choice("accept", "refuse"), "Train with it, or delete it.",
+                      required=True),
+        ),
+        place="learner",
+    ),
+    ApiOperation(
+        "quarantine", "GET", "/quarantine", "quarantine", run.quarantine_list,
+        _page("messages", _QUARANTINED, "string?"),
+        (_text("cursor", "`next` of the page before."), _LIMIT),
+    ),
+    ApiOperation(
+        "release", "POST", "/quarantine/{id}/release", "quarantine", run.quarantine_release,
+        _object(results="array", delivered="boolean", training="object?"),
+        (
+            _id("id", "The message's ID."),
+            Parameter("teach", FLAG, "Also train it as ham.", default=False),
+            Parameter("again", FLAG, "Also if an interrupted release may have sent it.",
+                      default=False),
+        ),
+        place="next hop",
+    ),
+    ApiOperation(
+        "delete", "DELETE", "/quarantine/{id}", "quarantine", run.quarantine_delete,
+        _object(deleted="string"), (_id("id", "The message's ID."),),
+    ),
+)  # fmt: skip
+"""all operations; paths without parameters stand before those that they resemble"""
