@@ -7,6 +7,8 @@ import pytest
 
 from support.cli import HAM, SPAM, spamnb
 from support.delivery_agent import running_agent
+from support.imap_client import Reader
+from support.imap_server import Server
 from support.relay import loops
 
 
@@ -55,3 +57,27 @@ def trained(tmp_path_factory):
 def home(trained, tmp_path):
     """A copy of the trained home for one test."""
     return shutil.copytree(trained, tmp_path / "home")
+
+
+@pytest.fixture(scope="module")
+def imap_server():
+    """A scripted IMAP server."""
+    made = Server()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def imap_reader(imap_server, tmp_path):
+    """Make the reader of a mailbox for which the server fails in some way."""
+    made: list[Reader] = []
+
+    def make(**options):
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        made.append(Reader(imap_server, imap_server.user(**options), folder))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

@@ -8,8 +8,11 @@ from spamnb.endpoints.imap.params import ImapParams, ImapTimes
 from spamnb.endpoints.imap.ports import ImapPorts
 from spamnb.endpoints.imap.runner import AccountReader, ImapPlan
 from spamnb.endpoints.imap.state import MailboxState
+from spamnb.errors import SpamnbError
 from spamnb.service.feedback.types import Answer
 
+WAYS = {"move": "", "copy": "MOVE", "flag": "MOVE,UIDPLUS"}
+"""how junk is filed, and what the server hides then"""
 TIMES = ImapTimes(step_s=20.0, command_s=60.0)
 
 
@@ -99,3 +102,47 @@ class Reader:
             return state.counts()
         finally:
             state.close()
+
+
+def begin(box):
+    """A first run with old mail; then new mail."""
+    box.ask("add", "old", "INBOX", "spam")
+    box.ask("add", "filed", "Junk", "by the server")
+    box.once()
+    for name in ("spam1", "ham1", "spam2", "ham2"):
+        box.ask("add", name, "INBOX", name)
+
+
+def handled(way):
+    """Where messages are when all is done."""
+    if way == "flag":
+        return {"INBOX": ["old", "spam1!", "ham1", "spam2!", "ham2"], "Junk": ["filed"]}
+    return {"INBOX": ["old", "ham1", "ham2"], "Junk": ["filed", "spam1", "spam2"]}
+
+
+def places(box):
+    found = box.ask("dump")
+    return {name: found[name] for name in ("INBOX", "Junk")}
+
+
+def user_moves(box):
+    """What the user does after that."""
+    box.ask("move", "ham1", "INBOX", "Junk")
+    box.ask("move", "filed", "Junk", "Work")
+    box.ask("move", "ham2", "INBOX", "Trash")
+    box.ask("move", "spam1", "Junk", "INBOX")
+    box.ask("move", "spam2", "Junk", "Trash")
+
+
+MOVED = [("filed", "ham"), ("ham1", "spam"), ("spam1", "ham")]
+
+
+def until_done(box):
+    """Run until a run succeeds, as a service does; how many failed."""
+    for failures in range(20):
+        try:
+            box.once()
+        except SpamnbError:
+            continue
+        return failures
+    raise AssertionError("no run succeeds")
