@@ -24,6 +24,7 @@ from spamnb.daemon.processes.shared_state import SharedState
 from spamnb.daemon.processes.sockets import BindAddress, Sockets, inherited
 from spamnb.daemon.processes.supervisor import ProcessPlan, Supervisor
 from spamnb.daemon.processes.systemd import Notifier
+from spamnb.daemon.processes.verdict_feed import create_feed
 from spamnb.endpoints.net.address import Address
 from spamnb.errors import StoreMissingError, UserError
 from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
@@ -264,12 +265,15 @@ def _process_plan(serve_request: ServeRequest, sockets: Sockets, log: Log) -> Pr
         parent=os.getpid(),
         control=str(control_of(settings, serve_request.home, serve_request.environment)),
         delivery=_delivery_address(sockets),
+        feed_fd=create_feed(workers_of(settings)) if CONSOLE in roles else -1,
     )
     starts, first_worker = [], 1 + roles.index("worker")
     for slot, role in enumerate(roles, 1):
         own = scans[slot - first_worker] if role == "worker" else []
         entry = serve_request.entries[role]
-        starts.append(replace(start, role=role, entry=entry, slot=slot, scan_slots=own))
+        ring = max(0, slot - first_worker)
+        start = replace(start, role=role, entry=entry, slot=slot, feed_ring=ring)
+        starts.append(replace(start, scan_slots=own))
     listening = DaemonSockets(sockets, first_worker, log)
     listening.log_listening(sockets.groups)
     return ProcessPlan(

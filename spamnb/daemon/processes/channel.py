@@ -41,6 +41,10 @@ class StartParams:
     """path of the control socket, for processes that train through it"""
     delivery: str = ""
     """address of the delivery agent, for listeners with the agent as upstream"""
+    feed_fd: int = -1
+    """the newest verdicts: see `verdict_feed`; -1 without a console"""
+    feed_ring: int = 0
+    """the ring of a worker"""
     scan_slots: list[int] = field(default_factory=list)
     """slots of a worker's scan processes"""
 

@@ -62,12 +62,13 @@ class Child:
 def spawn(start: StartParams, shared: SharedState, more_fds: Iterable[int] = ()) -> Child:
     """Start a child process and send it its parameters."""
     line = SupervisorChannel()
-    listening = [fd for fds in start.sockets.values() for fd in fds]
+    inherited = [fd for fds in start.sockets.values() for fd in fds]
+    inherited += [start.feed_fd] if start.feed_fd >= 0 else []
     shared.begin(start.slot)
     try:
         process = subprocess.Popen(  # noqa: S603 - this interpreter and this package
             [sys.executable, "-P", "-m", "spamnb.daemon", start.role, str(line.child_fd)],
-            pass_fds=[line.child_fd, shared.fd, *listening, *more_fds],
+            pass_fds=[line.child_fd, shared.fd, *inherited, *more_fds],
             stdin=subprocess.DEVNULL,
             env=_environment(),
             cwd="/",

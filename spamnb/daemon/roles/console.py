@@ -17,9 +17,11 @@ from spamnb.daemon.processes.channel import ChildChannel, StartParams
 from spamnb.daemon.processes.child_loop import ChildLoop, loop_factory, start_child
 from spamnb.daemon.processes.logs import Log
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState
+from spamnb.daemon.processes.verdict_feed import FeedReader
 from spamnb.daemon.roles.learner_main import learning_of
 from spamnb.endpoints.console.app import ConsoleApp
 from spamnb.endpoints.console.callers import Callers
+from spamnb.endpoints.console.event_stream import EventHub
 from spamnb.endpoints.console.server import ConsoleServer
 from spamnb.endpoints.console.site import ConsoleSite
 from spamnb.endpoints.control.protocol import ControlClient
@@ -35,6 +37,8 @@ from spamnb.store.lookup import LookupIndex
 
 TURN_S = 1.0
 """interval of heartbeats, and of looks for new verdicts"""
+LOOK_S = 0.25
+"""interval of looks at the verdict feed; each takes some microseconds"""
 ASK_S = 10.0
 """how long a request waits for the learner"""
 _LAST_REQUESTS_S = 60.0
@@ -63,6 +67,7 @@ class _ConsoleProcess:
         self._orders = channel
         self._log = log
         self._home = Path(start.home)
+        self._events = EventHub()
 
     async def run(self, settings: Settings) -> None:
         """Serve until told to stop."""
@@ -78,6 +83,7 @@ class _ConsoleProcess:
         serving = asyncio.create_task(server.serve_on(sockets))
         serving.add_done_callback(lambda _: child_loop.stop.set())
         child_loop.follow(partial(self._apply_settings, app))
+        publishing = asyncio.create_task(self._publish())
         self._shared.set_state(slot, ProcessState.READY)
         while not child_loop.stop.is_set():
             self._shared.beat(slot)
@@ -88,10 +94,23 @@ class _ConsoleProcess:
             except TimeoutError:
                 continue
         self._shared.set_state(slot, ProcessState.LEAVING)
+        publishing.cancel()
+        self._events.close()
         server.should_exit = True
         await serving
         app.close()
         self._close(self._site)
+
+    async def _publish(self) -> None:
+        """Send the verdicts of the workers to the streams."""
+        feed = FeedReader.open(self._start.feed_fd)
+        while feed is not None:
+            await asyncio.sleep(LOOK_S)
+            verdicts, missed = feed.read()
+            for verdict in verdicts:
+                self._events.publish("verdict", verdict)
+            if missed:
+                self._events.publish("missed", {"events": missed})
 
     def _follow(self) -> None:
         """Index new verdicts, for a turn at most."""
@@ -114,6 +133,7 @@ class _ConsoleProcess:
             index=LookupIndex.open(folder, mark_of(config.teaching)),
             quarantine=Quarantine(self._home / "quarantine", settings.quarantine, log=self._log),
             ask=self._ask,
+            events=self._events,
         )
 
     def _close(self, site: ConsoleSite) -> None:

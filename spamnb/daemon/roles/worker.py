@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import resource
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -19,14 +19,15 @@ from spamnb.daemon.configure import WorkerShare
 from spamnb.daemon.processes.bootstrap import workers_of
 from spamnb.daemon.processes.channel import ChildChannel, StartParams
 from spamnb.daemon.processes.child_loop import ChildLoop, loop_factory, start_child
-from spamnb.daemon.processes.logs import Log
+from spamnb.daemon.processes.logs import Log as ProcessLog
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState
+from spamnb.daemon.processes.verdict_feed import FeedWriter
 from spamnb.daemon.roles.endpoints import EndpointDeps
 from spamnb.daemon.roles.scan_setup import ScannerFactory, ScannerFactoryDeps
 from spamnb.daemon.roles.worker_listeners import WorkerListeners
 from spamnb.endpoints.control.protocol import ask_once
 from spamnb.endpoints.net.memory_budget import MemoryBudget
-from spamnb.service.telemetry.log import incident
+from spamnb.service.telemetry.log import Log, incident
 from spamnb.settings import Settings
 
 BEAT_S = 1.0
@@ -44,7 +45,7 @@ class Worker:
     """The endpoints of all listeners in one event loop."""
 
     def __init__(
-        self, start: StartParams, shared: SharedState, channel: ChildChannel, log: Log
+        self, start: StartParams, shared: SharedState, channel: ChildChannel, log: ProcessLog
     ) -> None:
         self._start = start
         self._shared = shared
@@ -65,7 +66,7 @@ class Worker:
             counts=self._shared.counts(slot),
             ask=partial(ask_once, self._start.control),
         )
-        listeners = WorkerListeners(scanners, deps, self._share_of)
+        listeners = WorkerListeners(scanners, deps, self._share_of, self._log_of())
         await listeners.apply_settings(settings, self._start.sockets)
         child_loop.follow(partial(self._apply_settings, child_loop.stop, scanners, listeners))
         self._beat(listeners)
@@ -79,6 +80,13 @@ class Worker:
 
     def _scanner_deps(self, loop: asyncio.AbstractEventLoop) -> ScannerFactoryDeps:
         return ScannerFactoryDeps(self._start, self._shared, self._log, loop)
+
+    def _log_of(self) -> Callable[[str, Log], Log]:
+        """Return what makes the log of a listener: with a console it writes the verdict feed."""
+        start = self._start
+        if start.feed_fd < 0:
+            return lambda _, log: log
+        return FeedWriter(start.feed_fd, start.feed_ring).log_of
 
     def _share_of(self, settings: Settings, listeners: int) -> WorkerShare:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

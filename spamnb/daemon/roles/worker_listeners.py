@@ -21,6 +21,7 @@ from spamnb.daemon.processes.bootstrap import listeners_of
 from spamnb.daemon.processes.sockets import BACKLOG
 from spamnb.daemon.roles.endpoints import ENDPOINTS, Endpoint, EndpointDeps
 from spamnb.daemon.roles.scan_setup import ScannerFactory
+from spamnb.service.telemetry.log import Log
 from spamnb.settings import Settings
 from spamnb.settings.schema import ListenerSettings
 
@@ -62,8 +63,10 @@ class WorkerListeners:
         scanners: ScannerFactory,
         deps: EndpointDeps,
         share_of: Callable[[Settings, int], WorkerShare],
+        log_of: Callable[[str, Log], Log],
     ) -> None:
         self._scanners, self._deps, self._share_of = scanners, deps, share_of
+        self._log_of = log_of
         self._served: dict[str, _ServedListener] = {}
         self._ended: list[_ServedListener] = []
         self._changing = asyncio.Lock()
@@ -116,7 +119,8 @@ class WorkerListeners:
         listener = listeners_of(settings)[name]
         kind = ENDPOINTS[listener.protocol]
         scanner = self._scanners.scanner_for(name, listener)
-        endpoint = kind.make(kind.params(settings, listener, share), scanner, self._deps)
+        deps = self._deps._replace(log=self._log_of(name, self._deps.log))
+        endpoint = kind.make(kind.params(settings, listener, share), scanner, deps)
         one = _ServedListener(name, listener, endpoint, [socket.socket(fileno=fd) for fd in fds])
         self._served[name] = one
         await one.listen()

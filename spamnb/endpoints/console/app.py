@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from spamnb.endpoints.console import problems
@@ -178,7 +178,8 @@ async def _read(operation: ApiOperation, caller: ApiCaller, request: Request) ->
         allowed = ["application/json", *([MESSAGE] if operation.message else [])]
         raise ApiError(415, f"a body of the type {kind[:80]!r} is not read",
                        hint=f"send {' or '.join(allowed)}")  # fmt: skip
-    return ApiRequest(caller, read_parameters(operation.parameters, values), message)
+    last = request.headers.get("last-event-id", "")
+    return ApiRequest(caller, read_parameters(operation.parameters, values), message, last)
 
 
 async def _body(request: Request, most: int) -> bytes:
@@ -207,6 +208,8 @@ def _fields(body: bytes) -> Mapping[str, Any]:
 def _response(reply: ApiReply) -> Response:
     if reply.media_type == "application/json":
         return _json(reply.value, reply.status)
+    if reply.stream is not None:
+        return StreamingResponse(reply.stream, media_type=reply.media_type)
     return Response(reply.data, reply.status, media_type=reply.media_type)
 
 

@@ -121,6 +121,16 @@ def verdict(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     )
 
 
+def stream(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Send each verdict of the daemon as it is given (server-sent events)."""
+    if request.caller.user:
+        raise ApiError(403, "a caller of one user cannot follow the verdicts of all")
+    site.events.require_room()
+    return ApiReply(
+        media_type="text/event-stream", stream=site.events.events(request.last_event)
+    )  # fmt: skip
+
+
 def _scored(verdict: Verdict, clues: int | None) -> dict[str, Any]:
     found = verdict_as_dict("", verdict, verdict.clues(clues))
     del found["path"]

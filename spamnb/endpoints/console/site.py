@@ -5,12 +5,13 @@ The model is opened for reading; only the learner writes it. Must not know HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from spamnb.endpoints.console.callers import ApiCaller
+from spamnb.endpoints.console.event_stream import EventHub
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.smtp_client import deliver
 from spamnb.errors import PeerError
@@ -37,6 +38,7 @@ class ConsoleSite:
     index: LookupIndex
     quarantine: Quarantine
     ask: AskAdministration
+    events: EventHub
 
     @contextmanager
     def reading(self) -> Iterator[Filter]:
@@ -67,6 +69,8 @@ class ApiRequest(NamedTuple):
     caller: ApiCaller
     values: dict[str, Any]
     message: bytes = b""
+    last_event: str = ""
+    """of the header Last-Event-ID"""
 
 
 class ApiReply(NamedTuple):
@@ -76,6 +80,8 @@ class ApiReply(NamedTuple):
     status: int = 200
     data: bytes = b""
     media_type: str = "application/json"
+    stream: AsyncIterator[bytes] | None = None
+    """instead of a value or bytes: what is sent as it comes"""
 
 
 Run = Callable[[ConsoleSite, ApiRequest], ApiReply]

@@ -198,6 +198,10 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         place="heavy",
     ),
     ApiOperation(
+        "stream", "GET", "/verdicts/stream", "read", run.stream, {"type": "string"},
+        media_type="text/event-stream",
+    ),
+    ApiOperation(
         "verdict", "GET", "/verdicts/{signature}", "read", run.verdict,
         _with(_LISTED, training="object?", now="object"),
         (_id("signature", f"The signature: {SIGNATURE.pattern}"),), place="heavy",
