@@ -32,6 +32,7 @@ SHORT = {
         "idle scanner connection",
         (0, 1),
     ),
+    "bench/foreign": (["--short", "--orders", "1"], "replayed", (0,)),
     "bench/labels": (["--short"], "LinearSVC, tf-idf  each against rest", (0,)),
     "bench/memory": (["--messages", "2000"], "RssAnon, all processes", (0,)),
     "bench/path_length": ([], "correction ", (0,)),

@@ -7,7 +7,7 @@ DUMP = b"".join(
     [
         b".MSG_COUNT 40 60 20240102\n",
         b"subj:price 30 1 20240102\nsubj:special 30 1 20240102\nmeeting 1 40 20240102\n",
-        b"head:x 3 3 20240102\nno counts\n",
+        b"rtrn:xyz 3 3 20240102\nno counts\n",
     ]
 )
 
@@ -27,7 +27,7 @@ def test_a_dump_makes_a_model_and_undo_empties_it(tmp_path, dump):
     assert "trained with  60 ham and 40 spam; counts as 60 ham and 40 spam" in done.out
     assert "3 taken, 1 have no place in this model" in done.out
     assert "1 lines that are no word" in done.out
-    assert "3 features added, event 1" in done.out
+    assert "4 features added, event 1" in done.out
     assert "nothing was checked" in done.out
     [stats] = spamnb(home, "stats", "--json").json
     assert stats["messages"] == {"ham": 60, "spam": 40}
@@ -61,7 +61,7 @@ def test_a_dry_run_changes_nothing(tmp_path, dump):
     home = tmp_path / "home"
     done = spamnb(home, "import", "--from", "bogofilter", "--dry-run", dump)
     assert done.code == 0, done.err
-    assert done.out.endswith("3 features found; nothing was changed\n")
+    assert done.out.endswith("4 features found; nothing was changed\n")
     assert not home.exists()
 
 

@@ -41,6 +41,13 @@ def counts(found):
     return {words[id_]: n for id_, n in rows}
 
 
+def in_text(*words):
+    """Give the features of words of the text, which are counted in links, too."""
+    return {
+        (place, word): n for word, n in words for place in (TokenLocation.BODY, TokenLocation.URL)
+    }
+
+
 def columns(model):
     with model.store.read() as view:
         ids, records = audit.collect(view.features(), 2)
@@ -54,13 +61,22 @@ def test_each_prefix_of_bogofilter_has_its_location():
     dump = TOTALS + (
         b"watches 5 1 20240102\nwww.shop.example 3 0 20240102\nsubj:cheap 7 0 20240102\n"
         b"from:ann 0 9 20240102\nto:bob 2 2 20240102\nrcvd:mx.example 1 1 20240102\n"
-        b"mime:utf-8 4 4 20240102\nurl:192.0.2.7 1 0 20240102\nhead:hello 9 9 20240102\n"
+        b"mime:utf-8 4 4 20240102\nurl:192.0.2.7 1 0 20240102\nhead:hello 9 8 20240102\n"
         b"rtrn:ann 9 9 20240102\n"
     )
     found = made(dump)
     place = TokenLocation
     assert counts(found) == {
-        (place.BODY, b"watches"): (1, 5),
+        **in_text((b"watches", (1, 5))),
+        **dict.fromkeys(
+            ((where, name + b"hello") for where, name in (
+                (place.CONTENT, b""), (place.ID, b""), (place.REPLY, b""),
+                *((place.HEADER, header + b":") for header in (
+                    b"x-mailer", b"user-agent", b"precedence", b"list-unsubscribe", b"list-id",
+                    b"x-priority", b"importance", b"x-mimeole",
+                )),
+            )), (8, 9)
+        ),
         **dict.fromkeys(
             ((where, host) for where in (place.BODY, place.URL)
              for host in (b"www.shop.example", b"shop.example")), (0, 3)
@@ -71,10 +87,11 @@ def test_each_prefix_of_bogofilter_has_its_location():
         (place.RECEIVED, b"mx.example"): (1, 1),
         (place.CONTENT, b"utf-8"): (4, 4),
         (place.PART, b"utf-8"): (4, 4),
+        (place.FILE, b"utf-8"): (4, 4),
         (place.URL, b"192.0.2.7"): (0, 1),
         (place.URL, b"192.0.2"): (0, 1),
     }  # fmt: skip
-    assert (found.taken, found.left_out, found.skipped) == (8, 2, 0)
+    assert (found.taken, found.left_out, found.skipped) == (9, 1, 0)
     assert (found.trained, found.messages) == ((60, 40), (60, 40))
 
 
@@ -93,7 +110,7 @@ def test_counts_above_the_limit_are_scaled_with_their_totals():
     dump = b".MSG_COUNT 4000 6000 20240102\ncommon 4000 3000 20240102\nrare 3 3 20240102\n"
     found = made(dump, most=100)
     assert found.messages == (60, 40)
-    assert counts(found) == {(TokenLocation.BODY, b"common"): (30, 40)}
+    assert counts(found) == in_text((b"common", (30, 40)))
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 8192])
@@ -166,14 +183,13 @@ def test_spambayes_words_are_unquoted_and_placed():
     found = made(dump, "spambayes")
     place = TokenLocation
     assert counts(found) == {
-        (place.BODY, b"watches"): (1, 5),
+        **in_text((b"watches", (1, 5)), ("grün".encode(), (4, 0))),
         (place.SUBJECT, b"Cheap"): (0, 7),
         (place.SUBJECT, b"cheap"): (0, 7),
         (place.FROM, b"one.example"): (9, 0),
         (place.URL, b"shop.example"): (0, 3),
         (place.ID, b"one.example"): (8, 0),
         (place.HEADER, b"x-mailer:commonmailer"): (2, 1),
-        (place.BODY, "grün".encode()): (4, 0),
     }
     assert (found.trained, found.left_out) == ((60, 40), 3)
 
@@ -213,7 +229,7 @@ def test_popfile_counts_are_limited_and_weigh_a_tenth():
     assert found.messages == (60, 40)
     assert found.weight == 0.1
     assert counts(found) == {
-        (TokenLocation.BODY, b"watches"): (0, 40),
+        **in_text((b"watches", (0, 40))),
         (TokenLocation.SUBJECT, b"cheap"): (0, 3),
     }
 
@@ -235,7 +251,7 @@ def test_only_a_model_of_such_labels_and_mail_takes_a_dump():
     """Labels that the model does not have, documents and occurrences are refused."""
     dump = TOTALS + b"watches 5 1 20240102\n"
     swapped = made(dump, recipe=new_recipe(labels=("spam", "news", "ham")))
-    assert swapped.bulk.n.tolist() == [[5, 0, 1]]
+    assert swapped.bulk.n.tolist() == 2 * [[5, 0, 1]]
     for recipe in (new_recipe(labels=("a", "b")), new_recipe(documents=True)):
         with pytest.raises((UserError, RefusedError)):
             made(dump, recipe=recipe)
@@ -295,7 +311,7 @@ def test_a_view_in_place_of_a_table_is_refused():
         b"word 5 one 20240102",
         b"word \xb2 1 20240102",
         b"a b c 1 1 1",
-        b"nul\0nul 1 1 20240102",
+        b"n\0l 1 1 20240102",
         b"",
         b".ROBX 1 1 20240102",
         b"zero 0 0 20240102",
@@ -305,17 +321,23 @@ def test_a_view_in_place_of_a_table_is_refused():
 def test_one_bad_line_does_not_spoil_the_others(line):
     """Lines that are no words of this model add nothing, and the rest is imported."""
     found = made(TOTALS + line + b"\ngood 5 1 20240102\n")
-    assert counts(found) == {(TokenLocation.BODY, b"good"): (1, 5)}
+    assert counts(found) == in_text((b"good", (1, 5)))
+
+
+def test_a_word_that_this_model_cuts_gives_its_parts():
+    """Texts without spaces, which other filters keep as one word, give pairs of characters."""
+    found = counts(made(TOTALS + "天氣好 5 1 20240102\n".encode()))
+    assert found == in_text(("天氣".encode(), (1, 5)), ("氣好".encode(), (1, 5)))
 
 
 def test_counts_beyond_the_totals_are_limited():
     """Counts and totals of 2^63 and more give counts within the range of the store."""
     huge = b"9" * 400
     found = made(TOTALS + b"many %d %s 20240102\n" % (1 << 63, huge))
-    assert counts(found) == {(TokenLocation.BODY, b"many"): (60, 40)}
+    assert counts(found) == in_text((b"many", (60, 40)))
     found = made(b".MSG_COUNT %d 1 0\nmany %d 1 0\n" % (1 << 63, 1 << 63))
     assert found.messages == (1, 3000)
-    assert counts(found) == {(TokenLocation.BODY, b"many"): (0, 3000)}
+    assert counts(found) == in_text((b"many", (0, 3000)))
 
 
 def test_only_the_commonest_features_are_taken(monkeypatch):

@@ -13,23 +13,32 @@ from typing import BinaryIO
 
 from spamnb.core.features.locations import TokenLocation
 from spamnb.service.foreign.dump import (
+    TEXT,
     DumpEntry,
     DumpFacts,
     Place,
     count,
     lines_of,
     places,
-    text_places,
 )
 
+HEADERS: tuple[Place, ...] = (
+    *places(TokenLocation.CONTENT, TokenLocation.ID, TokenLocation.REPLY),
+    *((TokenLocation.HEADER, name) for name in (
+        b"x-mailer", b"user-agent", b"precedence", b"list-unsubscribe", b"list-id", b"x-priority",
+        b"importance", b"x-mimeole",
+    )),
+)  # fmt: skip
+"""Of a word of any other header: the dump does not tell which, so it counts for each of them. A
+message has it in one of them (docs/decisions/0048)."""
 PREFIXES: dict[bytes, tuple[Place, ...]] = {
     b"subj": places(TokenLocation.SUBJECT),
     b"from": places(TokenLocation.FROM),
     b"to": places(TokenLocation.TO),
     b"rcvd": places(TokenLocation.RECEIVED),
-    b"mime": places(TokenLocation.CONTENT, TokenLocation.PART),
+    b"mime": places(TokenLocation.CONTENT, TokenLocation.PART, TokenLocation.FILE),
     b"url": places(TokenLocation.URL),
-    b"head": (),  # words of all other headers, without the header's name
+    b"head": HEADERS,
     b"rtrn": (),  # Return-Path, which delivery adds
 }
 _EPOCH = date(2000, 1, 1).toordinal()
@@ -52,7 +61,7 @@ def read(file: BinaryIO, facts: DumpFacts) -> Iterator[DumpEntry]:
         if colon and prefix in PREFIXES:
             yield DumpEntry(PREFIXES[prefix], rest, ham, spam, _day(date_text))
         else:
-            yield DumpEntry(text_places(word), word, ham, spam, _day(date_text))
+            yield DumpEntry(TEXT, word, ham, spam, _day(date_text))
 
 
 @lru_cache(maxsize=4096)

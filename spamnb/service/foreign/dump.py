@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 from spamnb.core.features.locations import TokenLocation
 
 LINE = 4096
-"""Most bytes of a line. Words have at most 64; the rest of a longer line is a line of its own,
+"""Most bytes of a line. The rest of a longer line is a line of its own,
 which has no valid counts."""
 MOST_COUNT = (1 << 32) - 1
 """Larger counts become this one; the mapper limits them to the number of messages."""
@@ -53,14 +53,9 @@ def places(*locations: TokenLocation) -> tuple[Place, ...]:
     return tuple((location, b"") for location in locations)
 
 
-BODY = places(TokenLocation.BODY)
-LINKED = places(TokenLocation.BODY, TokenLocation.URL)
-"""of a word with a dot: other filters count hosts in text and in links together"""
-
-
-def text_places(word: bytes) -> tuple[Place, ...]:
-    """Return the places of a word of the text."""
-    return LINKED if b"." in word else BODY
+TEXT = places(TokenLocation.BODY, TokenLocation.URL)
+"""Of a word of the text: other filters count words in text and in links together
+(docs/decisions/0048)."""
 
 
 def lines_of(file: BinaryIO) -> Iterator[bytes]:

@@ -1,9 +1,9 @@
 """Map the words of a dump to features of this model, as one bulk change.
 
 A word becomes the features that the model's own extraction makes of a field with this word alone:
-the word, its folded form and the tail of a host. It is taken only if the extraction keeps it whole.
-Several words may become one feature, such as the spellings of a word. The dump does not tell which
-messages have several of them, so they are taken as independent:
+the word, its folded form, the tail of a host, and the parts of a word that the other filter does
+not cut. Several words may become one feature, such as the spellings of a word. The dump does not
+tell which messages have several of them, so they are taken as independent:
     n = N (1 - prod(1 - n_i / N))
 Counts and N above `most` messages are scaled down together. Corrections are not imported: the model
 learns them from its own mistakes.
@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.features.extract import Features, Key, Words, extract
+from spamnb.core.features.extract import Key, Words, extract
 from spamnb.core.features.locations import Field
-from spamnb.core.features.spans import MAX_BYTES, MIN_BYTES
+from spamnb.core.features.spans import MIN_BYTES
 from spamnb.core.mail.confusables import plain
 from spamnb.core.model.events import BulkChange, Ids, Ints, Recipe, no_totals
 from spamnb.core.model.id_arrays import changes, locate, order_of
@@ -62,7 +62,7 @@ class MappedDump(NamedTuple):
     """how many ham and spam the other filter was trained with"""
     taken: int
     left_out: int
-    """words of places that this model does not read, and those that it cuts otherwise"""
+    """words of places that this model does not read, and those that are too short for it"""
     skipped: int
     """lines that could not be read"""
     weight: float
@@ -114,18 +114,16 @@ class _Chunks:
         places, words, ham, spam, days = zip(*entries, strict=True)
         fields, owners = _fields(places, words)
         found = extract(self.key, [[one] for one in fields])
-        texts = found.words(found.ids)
-        kept, rows = _whole(found, texts, fields)
-        line = np.array(owners, np.int64).take(kept)
+        line = np.array(owners, np.int64).repeat(np.diff(found.offsets))
         taken = int(np.count_nonzero(np.bincount(line)))
         self.taken += taken
         self.left_out += len(entries) - taken
         day = np.array(days, np.uint16)
         day[day == 0] = self.today
         of_ham, of_spam = (np.array(column, np.uint32).take(line) for column in (ham, spam))
-        self.pairs.append(_Pairs(found.ids.take(rows), of_ham, of_spam, day.take(line)))
+        self.pairs.append(_Pairs(found.ids.take(found.rows), of_ham, of_spam, day.take(line)))
         if self.vocabulary:
-            self.words.append(texts)
+            self.words.append(found.words(found.ids))
 
 
 def _fields(
@@ -136,7 +134,7 @@ def _fields(
     owners: list[int] = []
     for number, (where, word) in enumerate(zip(places, words, strict=True)):
         text = word if word.isascii() else _normalised(word)
-        if MIN_BYTES <= len(text) <= MAX_BYTES:
+        if len(text) >= MIN_BYTES:
             for location, name in where:
                 fields.append((location, name, text))
                 owners.append(number)
@@ -149,20 +147,6 @@ def _normalised(word: bytes) -> bytes:
         return plain(word.decode()).strip()
     except UnicodeDecodeError:
         return b""
-
-
-def _whole(found: Features, texts: Words, fields: list[Field]) -> tuple[Ints, Ints]:
-    """Return the field and the row of each feature of a field that is one whole word."""
-    count = np.diff(found.offsets)
-    some = count > 0
-    longest = np.zeros(len(fields), np.uint8)
-    sizes = texts.sizes.take(found.rows)
-    if len(sizes):
-        longest[some] = np.maximum.reduceat(sizes, found.offsets[:-1][some])
-    size = [len(text) + (len(name) + 1 if name else 0) for _, name, text in fields]
-    whole = longest == np.array(size, np.int64)
-    kept = whole.repeat(count)
-    return np.arange(len(fields)).repeat(count)[kept], found.rows[kept]
 
 
 def map_dump(

@@ -16,11 +16,11 @@ from spamnb.core.features.locations import TokenLocation
 from spamnb.errors import UserError
 from spamnb.service.foreign.dump import (
     MOST_COUNT,
+    TEXT,
     DumpEntry,
     DumpFacts,
     Place,
     places,
-    text_places,
 )
 
 WEIGHT = 0.1
@@ -106,5 +106,5 @@ def _entry(word: bytes, counts: list[int]) -> DumpEntry:
     ham, spam = (min(number, MOST_COUNT) for number in counts)
     prefix, colon, rest = word.partition(b":")
     if not colon:
-        return DumpEntry(text_places(word), word, ham, spam, 0)
+        return DumpEntry(TEXT, word, ham, spam, 0)
     return DumpEntry(PREFIXES.get(prefix, ()), rest, ham, spam, 0)

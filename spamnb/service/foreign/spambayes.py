@@ -13,13 +13,13 @@ from urllib.parse import unquote_to_bytes
 
 from spamnb.core.features.locations import TokenLocation
 from spamnb.service.foreign.dump import (
+    TEXT,
     DumpEntry,
     DumpFacts,
     Place,
     count,
     lines_of,
     places,
-    text_places,
 )
 
 _TYPE = places(TokenLocation.CONTENT, TokenLocation.PART)
@@ -65,7 +65,7 @@ def read(file: BinaryIO, facts: DumpFacts) -> Iterator[DumpEntry]:
 
 def _entry(word: bytes, ham: int, spam: int) -> DumpEntry:
     if b":" not in word:
-        return DumpEntry(text_places(word), word, ham, spam, 0)
+        return DumpEntry(TEXT, word, ham, spam, 0)
     end = word.find(b":") + 1
     for stop in (end, word.find(b":", end) + 1, word.find(b"@") + 1):
         if 0 < stop <= _LONGEST and word[:stop] in PREFIXES:
