@@ -32,7 +32,7 @@ from spamnb.errors import RefusedError, UserError
 from spamnb.service.engine.words import MergedWords
 from spamnb.service.foreign.dump import DumpEntry, DumpFacts, Place
 
-FEATURES = 500_000
+FEATURES = 300_000
 """Most features of an import, those in most messages; 3,023 messages give 120,000."""
 CHUNK = 8192
 """Words that are mapped together."""
@@ -112,9 +112,8 @@ class _Chunks:
     def add(self, entries: list[DumpEntry]) -> None:
         """Map some words."""
         places, words, ham, spam, days = zip(*entries, strict=True)
-        fields, owners = _fields(places, words)
-        found = extract(self.key, [[one] for one in fields])
-        line = np.array(owners, np.int64).repeat(np.diff(found.offsets))
+        found = extract(self.key, [*map(_fields, places, words)])
+        line = np.arange(len(entries)).repeat(np.diff(found.offsets))
         taken = int(np.count_nonzero(np.bincount(line)))
         self.taken += taken
         self.left_out += len(entries) - taken
@@ -126,19 +125,12 @@ class _Chunks:
             self.words.append(found.words(found.ids))
 
 
-def _fields(
-    places: Iterable[tuple[Place, ...]], words: Iterable[bytes]
-) -> tuple[list[Field], list[int]]:
-    """Return a field for each place of each word, and the number of its word."""
-    fields: list[Field] = []
-    owners: list[int] = []
-    for number, (where, word) in enumerate(zip(places, words, strict=True)):
-        text = word if word.isascii() else _normalised(word)
-        if len(text) >= MIN_BYTES:
-            for location, name in where:
-                fields.append((location, name, text))
-                owners.append(number)
-    return fields, owners
+def _fields(places: tuple[Place, ...], word: bytes) -> list[Field]:
+    """Return a field for each place of a word; none if the word is too short."""
+    text = word if word.isascii() else _normalised(word)
+    if len(text) < MIN_BYTES:
+        return []
+    return [(location, name, text) for location, name in places]
 
 
 def _normalised(word: bytes) -> bytes:
