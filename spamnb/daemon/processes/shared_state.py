@@ -195,6 +195,11 @@ class SharedState:
         return summed([self.row(slot) for slot in range(self.slots)])
 
     @property
+    def started_us(self) -> int:
+        """The start of the daemon by the monotonic clock."""
+        return self._words[_STARTED]
+
+    @property
     def up_s(self) -> float:
         """Seconds since the start of the daemon."""
         return (monotonic_us() - self._words[_STARTED]) / 1e6

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,14 +32,17 @@ from spamnb.service.admin.tokens import TokenFile
 from spamnb.service.admin.verdict_search import follow, mark_of
 from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.service.telemetry.log import incident
+from spamnb.service.telemetry.metrics import COUNTERS
 from spamnb.settings import Settings
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lookup import LookupIndex
+from spamnb.store.series import SeriesStore
 
 TURN_S = 1.0
 """interval of heartbeats, and of looks for new verdicts"""
 LOOK_S = 0.25
 """interval of looks at the verdict feed; each takes some microseconds"""
+MINUTE_S = 60
 ASK_S = 10.0
 """how long a request waits for the learner"""
 _LAST_REQUESTS_S = 60.0
@@ -68,6 +72,8 @@ class _ConsoleProcess:
         self._log = log
         self._home = Path(start.home)
         self._events = EventHub()
+        self._run_name = f"{start.parent} {shared.started_us}"
+        self._series_due = 0
 
     async def run(self, settings: Settings) -> None:
         """Serve until told to stop."""
@@ -88,7 +94,7 @@ class _ConsoleProcess:
         while not child_loop.stop.is_set():
             self._shared.beat(slot)
             self._shared.set_open(slot, server.open_connections)
-            await asyncio.to_thread(self._follow)
+            await asyncio.to_thread(self._turn)
             try:
                 await asyncio.wait_for(child_loop.stop.wait(), TURN_S)
             except TimeoutError:
@@ -112,16 +118,23 @@ class _ConsoleProcess:
             if missed:
                 self._events.publish("missed", {"events": missed})
 
-    def _follow(self) -> None:
-        """Index new verdicts, for a turn at most."""
-        site = self._site
+    def _turn(self) -> None:
+        """Index new verdicts, for a turn at most; each minute, note how the counters grew."""
+        site, now = self._site, int(time.time())
         try:
+            if now >= self._series_due:
+                self._series_due = now - now % MINUTE_S + MINUTE_S
+                site.series.add(now, self._run_name, self._counters())
             for _ in range(20):
                 if not follow(site.history, site.index, site.config.teaching):
                     return
                 self._shared.beat(self._start.slot)
         except SpamnbError as error:
             incident(self._log, "index", error)
+
+    def _counters(self) -> dict[str, int]:
+        total = self._shared.total()
+        return {name: total.value(name) for name in COUNTERS}
 
     def _open(self, settings: Settings) -> ConsoleSite:
         config = learning_of(settings, self._home, self._log)
@@ -131,6 +144,7 @@ class _ConsoleProcess:
             config=config,
             history=history,
             index=LookupIndex.open(folder, mark_of(config.teaching)),
+            series=SeriesStore(self._home / "console" / "series"),
             quarantine=Quarantine(self._home / "quarantine", settings.quarantine, log=self._log),
             ask=self._ask,
             events=self._events,
@@ -138,6 +152,7 @@ class _ConsoleProcess:
 
     def _close(self, site: ConsoleSite) -> None:
         site.index.close()
+        site.series.close()
         site.history.close()
 
     def _ask(self, op: str, body: bytes = b"", /, **fields: Any) -> AdminResponse:

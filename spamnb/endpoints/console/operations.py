@@ -20,10 +20,14 @@ from spamnb.service.admin.client import answer_of, failed
 from spamnb.service.admin.listings import event_facts, journal, verdict_facts
 from spamnb.service.admin.request import AdminResponse
 from spamnb.service.admin.verdict_search import VerdictQuery, search
+from spamnb.service.engine.clock import iso
 from spamnb.service.feedback.ownership import OwnershipCheck, delivered_to
 from spamnb.service.maintenance.event_filter import EventFilter
 from spamnb.service.training.bulk_scoring import verdict_as_dict
 from spamnb.store.history.entry import HistoryEntry
+from spamnb.store.series import STEPS
+
+_LAST_S = 1 << 40
 
 # --- state ---------------------------------------------------------------------------------------
 
@@ -38,6 +42,16 @@ def metrics(site: ConsoleSite, _: ApiRequest) -> ApiReply:
     """Counters in the format of Prometheus."""
     text = site.ask("metrics").body
     return ApiReply(data=text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def series(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """How a counter grew, by minute, quarter of an hour or day."""
+    values = request.values
+    name, step = values["name"], values["step"]
+    since, until = values["since"] // 1_000_000, values["until"] // 1_000_000 or _LAST_S
+    points = site.series.points(name, step, since, until)
+    found = [{"time": iso(at * 1_000_000), "value": value} for at, value in points]
+    return ApiReply({"name": name, "step_s": STEPS[step].seconds, "points": found})
 
 
 def status(site: ConsoleSite, _: ApiRequest) -> ApiReply:

@@ -21,6 +21,7 @@ from spamnb.service.engine.filter import Filter
 from spamnb.service.scanning.quarantine import Quarantine, ReleasedMessage, ReleaseReply
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lookup import LookupIndex
+from spamnb.store.series import SeriesStore
 
 
 class AskAdministration(Protocol):
@@ -36,6 +37,7 @@ class ConsoleSite:
     config: ModelConfig
     history: History
     index: LookupIndex
+    series: SeriesStore
     quarantine: Quarantine
     ask: AskAdministration
     events: EventHub

@@ -21,6 +21,8 @@ from spamnb.endpoints.console.parameters import (
     whole,
 )
 from spamnb.endpoints.console.site import Run
+from spamnb.service.telemetry.metrics import COUNTERS
+from spamnb.store.series import STEPS
 
 PREFIX: Final = "/api/v1"
 MOST_MESSAGE_BYTES: Final = 32 << 20
@@ -145,6 +147,15 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     ApiOperation(
         "metrics", "GET", "/metrics", "metrics", run.metrics, {"type": "string"},
         media_type="text/plain", place="learner",
+    ),
+    ApiOperation(
+        "series", "GET", "/series", "metrics", run.series,
+        _object(name="string", step_s="integer", points="array"),
+        (
+            Parameter("name", choice(*COUNTERS), "A counter of `/metrics`, without the prefix and "
+                      "`_total`.", required=True),
+            Parameter("step", choice(*STEPS), "The length of a step.", "minute"), _SINCE, _UNTIL,
+        ),
     ),
     ApiOperation(
         "status", "GET", "/status", "admin", run.status, _object(warnings="array"),
