@@ -31,8 +31,8 @@ from spamnb.store.lmdb.table import LmdbTable
 _NAMES = ("terms", "entries", "meta")
 _SEQ = struct.Struct(">Q")
 _HASH_BYTES = 8
-_MOST_STEPS = 20_000
-"""look-ups in one page: some 100 ms"""
+_MOST_STEPS = 2_000
+"""look-ups in one page: some 7 ms"""
 _FORGET_BATCH = 500
 
 Tables = dict[str, LmdbTable]

@@ -10,7 +10,7 @@ from spamnb.endpoints.console.parameters import Parameter
 from spamnb.endpoints.console.table import MESSAGE, OPERATIONS, PREFIX, ApiOperation
 from spamnb.service.admin.tokens import SCOPES
 
-_ERRORS = (400, 401, 403, 404, 409, 413, 421, 429, 500, 502, 503)
+_ERRORS = (400, 401, 403, 404, 408, 409, 413, 415, 421, 429, 500, 502, 503)
 _IN_PATH = re.compile(r"\{(\w+)\}")
 
 

@@ -34,7 +34,7 @@ _WORD_CHARS = 32
 _WORD = re.compile(r"\w+")
 _MOST_SEQ = (1 << 63) - 1
 _PAGES = 20
-"""of the index for one page of results, if few of the found entries match"""
+"""of the index for one page of results, if few entries match: at most 150 ms"""
 
 
 @dataclass(frozen=True, slots=True)
