@@ -16,6 +16,8 @@ from spamnb.core.features.locations import TokenLocation
 LINE = 4096
 """Most bytes of a line. The rest of a longer line is a line of its own,
 which has no valid counts."""
+_DIGITS = 10
+"""A number of fewer digits is below `MOST_COUNT`."""
 MOST_COUNT = (1 << 32) - 1
 """Larger counts become this one; the mapper limits them to the number of messages."""
 
@@ -68,4 +70,4 @@ def count(text: bytes) -> int:
     """Return a count; ValueError for what is no whole number of 0 or more."""
     if not text.isdigit():
         raise ValueError(f"{text[:20]!r} is no count")
-    return min(int(text), MOST_COUNT)
+    return int(text) if len(text) < _DIGITS else min(int(text), MOST_COUNT)

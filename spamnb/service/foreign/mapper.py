@@ -34,7 +34,7 @@ from spamnb.service.foreign.dump import DumpEntry, DumpFacts, Place
 
 FEATURES = 300_000
 """Most features of an import, those in most messages; 3,023 messages give 120,000."""
-CHUNK = 8192
+CHUNK = 2048
 """Words that are mapped together."""
 PARTS = 8
 """Ids are hashes, so parts of them are of equal size. One at a time needs less memory."""

@@ -1,0 +1,41 @@
+"""A dump of two million lines is mapped in bounded memory."""
+
+import random
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.full
+
+LINES = 2_000_000
+MEGABYTES = 320
+LETTERS = "abcdefghijklmnopqrstuvwxyzABC."
+PROGRAM = """
+import resource, sys
+from spamnb.service.engine.filter import new_recipe
+from spamnb.service.foreign.formats import read_dump
+from spamnb.service.foreign.mapper import DumpOptions
+with open(sys.argv[1], "rb") as file:
+    found = read_dump(new_recipe(), file, DumpOptions("bogofilter"))
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(found.taken, used.ru_maxrss // 1024, used.ru_utime + used.ru_stime)
+"""
+
+
+def test_two_million_lines_take_little_memory(tmp_path):
+    """Nearly all words are different, and no count is scaled away: the worst case of a dump."""
+    chance, path = random.Random(1), tmp_path / "words.dump"
+    with path.open("w") as file:
+        file.write(".MSG_COUNT 1500 1500 20240101\n")
+        for _ in range(LINES):
+            prefix = chance.choice(["", "", "", "subj:", "rcvd:", "mime:", "from:"])
+            word = "".join(chance.choices(LETTERS, k=chance.randint(3, 14)))
+            ham, spam = chance.randint(0, 9), chance.randint(0, 9)
+            file.write(f"{prefix}{word} {spam} {ham} 20240101\n")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, path], capture_output=True, text=True, check=True
+    )
+    taken, megabytes, seconds = done.stdout.split()
+    assert int(taken) > 0.9 * LINES
+    assert int(megabytes) < MEGABYTES, seconds
