@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.standin_pip import without_network
 
 PROJECT = Path(__file__).resolve().parent.parent
 MOST_EXPOSED = 2.0
@@ -35,38 +36,10 @@ def units(root):
     return sorted((root / "etc/systemd/system").iterdir())
 
 
-PIP = """
-import os, sys
-from pathlib import Path
-there = Path(sys.prefix)
-site = next(there.glob("lib/python*/site-packages"))
-(site / "spamnb.pth").write_text(os.environ["TEST_PATH"].replace(":", "\\n"))
-program = there / "bin/spamnb"
-program.write_text(f"#!{sys.executable}\\nfrom spamnb.__main__ import main\\nmain()\\n")
-program.chmod(0o755)
-"""
-PYTHON = """#!/bin/sh
-case "$*" in
-"-m venv "*)
-    "{python}" -m venv --without-pip "$3" || exit 1
-    site=$(echo "$3"/lib/python*/site-packages)
-    mkdir -p "$site/pip" && : >"$site/pip/__init__.py" && cp "{pip}" "$site/pip/__main__.py"
-    ;;
-*) exec "{python}" "$@" ;;
-esac
-"""
-
-
 @pytest.fixture
 def install(tmp_path):
     """Run the script with a stand-in for pip that needs no network."""
-    pip, python = tmp_path / "pip.py", tmp_path / "python"
-    pip.write_text(PIP)
-    python.write_text(PYTHON.format(python=sys.executable, pip=pip))
-    python.chmod(0o755)
-    packages = [path for path in sys.path if path.endswith("-packages")]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("SPAMNB_")}
-    environment |= {"PYTHON": str(python), "TEST_PATH": ":".join([str(PROJECT), *packages])}
+    environment = without_network(tmp_path)
 
     def run(*command, code=0):
         done = subprocess.run(

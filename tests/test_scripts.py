@@ -20,6 +20,7 @@ ELSEWHERE = {
     "install": "tests/test_install.py",
     "make-sample": "tests/unit/test_sample.py",
     "man": "tests/test_man.py",
+    "package": "tests/test_package.py",
     "run": "tests/test_run.py",
     "setup.sh": "tests/test_run.py",
     "test": "scripts/test runs this file",
