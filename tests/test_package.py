@@ -234,3 +234,16 @@ def test_lintian_finds_no_error(real_package):
     command = ["lintian", "--allow-root", "--fail-on", "error", real_package]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.full
+def test_a_release_is_built_twice_and_compared(tmp_path):
+    """`scripts/release` makes wheel, source archive and package, each the same in two builds."""
+    done = subprocess.run([PROJECT / "scripts/release", tmp_path], check=False, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    made = sorted(path.name for path in tmp_path.iterdir())
+    assert [name.rpartition(".")[2] for name in made] == ["SHA256SUMS", "whl", "gz", "deb"]
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"PKG-INFO", "pyproject.toml", "scripts/run", "tests/test_package.py"} <= names

@@ -21,6 +21,7 @@ ELSEWHERE = {
     "make-sample": "tests/unit/test_sample.py",
     "man": "tests/test_man.py",
     "package": "tests/test_package.py",
+    "release": "tests/test_package.py",
     "run": "tests/test_run.py",
     "setup.sh": "tests/test_run.py",
     "test": "scripts/test runs this file",
