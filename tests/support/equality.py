@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from support import exim, postfix, sendmail
+from support.cli import forked
 from support.clients import SPAMC
 from support.daemon import serve
 from support.exim import AskingExim
+from support.filtering import PATIENT
+from support.opensmtpd_process import Process, message
 from support.postfix import Rig, free_ports
 from support.sendmail import Sendmail
 from support.sink import Sink
@@ -64,7 +67,17 @@ class Site:
         """number of a message -> the first verdict on it, where `spamnb score` gives none"""
         self.subjects = {}
         """number of a message -> its first marked subjects"""
+        self.sessions = 0
+        """of OpenSMTPD"""
+        self._filter = None
         self.daemon = serve(folder, config=self.config)
+
+    def opensmtpd(self):
+        """The process that OpenSMTPD starts; it runs from the first use on."""
+        if self._filter is None:
+            address = f"127.0.0.1:{self.port['scanner']}"
+            self._filter = Process(address, "--deadline", 280).__enter__()
+        return self._filter
 
     def start(self):
         """Start all of it."""
@@ -99,6 +112,8 @@ class Site:
 
     def stop(self):
         """End all of it."""
+        if self._filter is not None:
+            self._filter.__exit__()
         for server in self.servers.values():
             server.stop()
         self.daemon.__exit__()
@@ -165,6 +180,27 @@ def by_old_rspamc(site, raw):
     spam, score = re.search(r"Metric: default; (\w+); (\S+) / 5.0", reply).groups()
     flag = {"True": "YES", "False": "NO"}[spam]
     return _as_fields([("X-Spam-Flag", flag), ("X-Spam-Score", score)])
+
+
+def by_filter(site, raw):
+    place = ("-U", f"127.0.0.1:{site.port['scanner']}")
+    return _filtered(site, raw, place).out.encode(errors="surrogateescape")
+
+
+def by_opensmtpd(site, raw):
+    site.sessions += 1
+    session = b"S%d" % site.sessions
+    running = site.opensmtpd()
+    running.send(message(session, raw))
+    lines = running.wait_for(session).removesuffix(b".")
+    return re.sub(rb"(?m)^\.", b"", lines)
+
+
+def _filtered(site, raw, options):
+    where = ("--config", site.config, "filter", *PATIENT, *options)
+    done = forked(site.home, *where, stdin=raw)
+    assert (done.code, done.err) == (0, "")
+    return done
 
 
 def _posted(site, path, raw):
@@ -235,6 +271,8 @@ WAYS = {
     "spamc --headers": Way(partial(by_spamc, ("--headers",)), "spamc", without=SPAMC_HEADERS),
     "rspamd": Way(by_rspamd, whole=False, tags=False),
     "rspamc, old": Way(by_old_rspamc, names=FEW, whole=False, tags=False),
+    "spamnb filter": Way(by_filter),
+    "spamnb opensmtpd": Way(by_opensmtpd),
     "/v1/message": Way(partial(by_own_path, ""), whole=False),
     "/v1/message?full=1": Way(partial(by_own_path, "?full=1")),
 }
