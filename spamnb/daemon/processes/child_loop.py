@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from importlib import import_module
 
@@ -49,6 +49,13 @@ class ChildLoop:
     def follow(self, apply_settings: Apply) -> None:
         """Call `apply_settings` with reloaded settings; the log already uses them."""
         asyncio.get_running_loop().add_reader(self._orders.fileno(), self._receive, apply_settings)
+
+    async def turns(self, period_s: float) -> AsyncIterator[None]:
+        """Yield at once, and then every `period_s` seconds, until told to stop."""
+        while not self.stop.is_set():
+            yield
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.stop.wait(), period_s)
 
     def _receive(self, apply_settings: Apply) -> None:
         order = self._orders.next()

@@ -91,14 +91,10 @@ class _ConsoleProcess:
         child_loop.follow(partial(self._apply_settings, app))
         publishing = asyncio.create_task(self._publish())
         self._shared.set_state(slot, ProcessState.READY)
-        while not child_loop.stop.is_set():
+        async for _ in child_loop.turns(TURN_S):
             self._shared.beat(slot)
             self._shared.set_open(slot, server.open_connections)
             await asyncio.to_thread(self._turn)
-            try:
-                await asyncio.wait_for(child_loop.stop.wait(), TURN_S)
-            except TimeoutError:
-                continue
         self._shared.set_state(slot, ProcessState.LEAVING)
         publishing.cancel()
         self._events.close()

@@ -62,13 +62,9 @@ class _DeliveryProcess:
         await server.listen([Listener(one, protocol) for one in sockets])
         child_loop.follow(partial(self._apply_settings, server))
         self._shared.set_state(slot, ProcessState.READY)
-        while not child_loop.stop.is_set():
+        async for _ in child_loop.turns(TICK_S):
             self._shared.beat(slot)
             self._shared.set_open(slot, server.open_sessions)
-            try:
-                await asyncio.wait_for(child_loop.stop.wait(), TICK_S)
-            except TimeoutError:
-                continue
         self._shared.set_state(slot, ProcessState.LEAVING)
         await server.drain()
 

@@ -56,12 +56,8 @@ class _ImapProcess:
         threads = read_all(settings.imap, ImapPlan(self._home, ports, self._trouble), stop)
         child_loop.follow(lambda new, _sockets: model.replace_session(self._session(new)))
         self._shared.set_state(slot, ProcessState.READY)
-        while not child_loop.stop.is_set():
+        async for _ in child_loop.turns(TICK_S):
             self._shared.beat(slot)
-            try:
-                await asyncio.wait_for(child_loop.stop.wait(), TICK_S)
-            except TimeoutError:
-                continue
         self._shared.set_state(slot, ProcessState.LEAVING)
         stop.set()
         self._end(threads)

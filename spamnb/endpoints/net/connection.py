@@ -7,6 +7,7 @@ an exception ends this connection, is counted, and is logged with an incident id
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -59,7 +60,7 @@ class ScanSession(Protocol):
         """End the session."""
 
 
-class ScanConnection(asyncio.Protocol):
+class ScanConnection(asyncio.Protocol, ABC):
     """A connection; each protocol adds how its session begins and how it scans."""
 
     __slots__ = (
@@ -83,13 +84,13 @@ class ScanConnection(asyncio.Protocol):
         self._held_bytes = self._paused = 0
         self._is_performing = False
 
+    @abstractmethod
     def begin_session(self, peer: str, now: float) -> ScanSession:
         """Return the session of a new connection."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self, request: ScanRequest, done: Done) -> Callable[[str], None] | None:
         """Start a scan; what is returned ends it."""
-        raise NotImplementedError
 
     def run(self, event: Callable[..., None], *args: Any) -> None:
         """Pass an event to the session, and perform the actions that follow.
