@@ -14,7 +14,7 @@ from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
-    from spamnb.endpoints.smtp.delivery.logins import Login
+    from spamnb.service.admin.logins import Login
 
 EXAMPLES = """
 spamnb passwd alice@example.org                    ask for the password
@@ -52,7 +52,7 @@ def passwd(
     standard input. A new password keeps the addresses. Only hashes are stored (scrypt). A running
     daemon uses the change immediately.
     """
-    from spamnb.endpoints.smtp.delivery.logins import read_logins, write_logins
+    from spamnb.service.admin.logins import read_logins, write_logins
 
     path = _path(session, file)
     logins = read_logins(path) if path.exists() else {}
@@ -83,7 +83,7 @@ def _path(session: CliSession, file: str | None) -> Path:
 
 
 def _login(login: str, addresses: tuple[str, ...]) -> Login:
-    from spamnb.endpoints.smtp.delivery.logins import LOGIN, Login, hashed
+    from spamnb.service.admin.logins import LOGIN, Login, hashed
 
     for one in (login, *addresses):
         if not LOGIN.fullmatch(one):
@@ -95,7 +95,7 @@ def _login(login: str, addresses: tuple[str, ...]) -> Login:
 
 
 def _password() -> str:
-    from spamnb.endpoints.smtp.delivery.logins import MAX_PASSWORD_BYTES
+    from spamnb.service.admin.logins import MAX_PASSWORD_BYTES
 
     try:
         if sys.stdin.isatty():

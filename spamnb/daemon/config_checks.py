@@ -36,10 +36,10 @@ from spamnb.daemon.roles.delivery import delivery_params
 from spamnb.daemon.roles.learner import SYSTEM_SPOOL
 from spamnb.endpoints.imap.login import account_problems
 from spamnb.endpoints.net.address import MOST_PATH_BYTES, Address
-from spamnb.endpoints.smtp.delivery.logins import Passwords
 from spamnb.endpoints.smtp.delivery.recipients import Recipients
 from spamnb.endpoints.smtp.delivery.server import tls_context
 from spamnb.errors import UserError
+from spamnb.service.admin.logins import Passwords
 from spamnb.service.admin.request import user_id
 from spamnb.service.feedback import spool
 from spamnb.service.scanning.access_lists import AccessLists, RuleFiles

@@ -104,7 +104,7 @@ from spamnb.service.feedback.spool import leave
 leave(place / "s", "spam", b"Subject: x\\n\\nx\\n", {})
 """,
     "passwords": """
-from spamnb.endpoints.smtp.delivery.logins import Login, write_logins
+from spamnb.service.admin.logins import Login, write_logins
 write_logins(place / "p" / "logins", {"x": Login("x", "y")})
 """,
     "promise": """

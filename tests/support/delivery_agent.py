@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spamnb.endpoints.smtp.delivery.logins import Cost, Login, hashed, write_logins
 from spamnb.endpoints.smtp.delivery.params import DeliveryParams
 from spamnb.endpoints.smtp.delivery.ports import AgentDeps, Listener
 from spamnb.endpoints.smtp.delivery.server import Server
+from spamnb.service.admin.logins import Cost, Login, hashed, write_logins
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.feedback.types import Answer
 from spamnb.service.telemetry.metrics import Meters

@@ -6,7 +6,8 @@ from base64 import b64decode
 import pytest
 from support.cpu_time import least_seconds
 
-from spamnb.endpoints.smtp.delivery.logins import (
+from spamnb.errors import SettingsError
+from spamnb.service.admin.logins import (
     Cost,
     FailedLogins,
     Login,
@@ -15,7 +16,6 @@ from spamnb.endpoints.smtp.delivery.logins import (
     read_logins,
     write_logins,
 )
-from spamnb.errors import SettingsError
 
 CHEAP = Cost(ln=4, r=8, p=1)
 

@@ -5,7 +5,6 @@
     types          values of a message in progress
     replies        all reply texts
     recipients     address -> Maildir or feedback address
-    logins         passwords, and the delay after wrong ones
     session        one connection (the only module that imports aiosmtpd)
     delivery       delivery, reports, logins, trust
     maildir_writer durable writing of Maildirs

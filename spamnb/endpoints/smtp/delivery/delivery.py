@@ -34,12 +34,12 @@ from spamnb.core.mail.printable import printable
 from spamnb.endpoints.net.admission import OpenConnections
 from spamnb.endpoints.net.networks import NetworkSet
 from spamnb.endpoints.smtp.delivery import maildir_writer, receipts, replies, trace_headers
-from spamnb.endpoints.smtp.delivery.logins import FailedLogins, Passwords
 from spamnb.endpoints.smtp.delivery.params import DeliveryParams
 from spamnb.endpoints.smtp.delivery.ports import AgentDeps
 from spamnb.endpoints.smtp.delivery.recipients import RecipientMailbox, Recipients
 from spamnb.endpoints.smtp.delivery.types import IncomingMessage, LoggedIn
 from spamnb.errors import PeerError, StoreError, UserError, incident_id
+from spamnb.service.admin.logins import FailedLogins, Passwords
 from spamnb.service.feedback.report_parser import FeedbackReport, ReportedMessage, read_report
 from spamnb.service.feedback.types import Answer, Feedback, Trust
 

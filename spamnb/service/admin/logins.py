@@ -1,4 +1,4 @@
-"""Logins of the delivery agent: names, password hashes and addresses in a text file.
+"""Logins by password: names, hashes and addresses in a text file.
 
 One line a login, in a file that only its owner may read:
 
