@@ -1,4 +1,3 @@
-# ruff: noqa: ISC004 - the concatenated parts of one folded field
 """Marks of other filters are read in exact forms, and only where hosts of the site put them."""
 
 import pytest
@@ -34,14 +33,14 @@ TESTS = ("BAYES_99", "URIBL_BLACK", "HTML_MESSAGE")
         (b"X-Spam-Status: No, hits=-1.2 required=5.0", FilterMark("ham", -1.2, 5.0)),
         (b"X-Spam-Status: No, score=0.1 required=5.0 tests=none autolearn=ham",
          FilterMark("ham", 0.1, 5.0)),
-        (b"X-Spam-Status: Yes, score=8 tagged_above=-999 required=6.31 tests=[A_B=0.1,\r\n C=2]"
-         b" autolearn=no", FilterMark("spam", 8.0, 6.31, ("A_B", "C"))),
+        ((b"X-Spam-Status: Yes, score=8 tagged_above=-999 required=6.31 tests=[A_B=0.1,\r\n C=2]"
+         b" autolearn=no"), FilterMark("spam", 8.0, 6.31, ("A_B", "C"))),
         (b"X-Spam-Status: No, score=-0.50", FilterMark("ham", -0.5)),
         (b"X-Spam: Yes", FilterMark("spam")),
         (b"X-Rspamd-Action: add header", FilterMark("spam")),
         (b"X-Rspamd-Action: greylist", FilterMark("ham")),
-        (b"X-Spamd-Result: default: False [-1.10 / 15.00];\r\n\tMIME_GOOD(-0.10)[text/plain];\r\n"
-         b"\tR_SPF_ALLOW(-0.20)[+ip4:192.0.2.1,(x)]",
+        ((b"X-Spamd-Result: default: False [-1.10 / 15.00];\r\n\tMIME_GOOD(-0.10)[text/plain];\r\n"
+         b"\tR_SPF_ALLOW(-0.20)[+ip4:192.0.2.1,(x)]"),
          FilterMark("ham", -1.1, 15.0, ("MIME_GOOD", "R_SPF_ALLOW"))),
         (b"X-Spamd-Result: default: True [16.20 / 15.00]; A(16.20)[]",
          FilterMark("spam", 16.2, 15.0, ("A",))),
