@@ -24,6 +24,7 @@ ELSEWHERE = {
     "release": "tests/test_package.py",
     "run": "tests/test_run.py",
     "setup.sh": "tests/test_run.py",
+    "site": "tests/test_site.py",
     "test": "scripts/test runs this file",
 }
 SHORT = {
