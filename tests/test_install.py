@@ -91,6 +91,7 @@ def test_it_installs_all_and_removes_all_but_the_settings(install, tmp_path):
         "usr/local/share/fish/vendor_completions.d/spamnb.fish",
         "usr/local/share/man/man1/spamnb-train.1",
         "usr/local/share/man/man5/spamnb.toml.5",
+        "usr/local/share/man/man7/spamnb-headers.7",
         "usr/local/lib/spamnb/spamnb-teach",
         "usr/local/lib/spamnb/spamnb-to-junk.sieve",
         "usr/local/bin/spamnb",
