@@ -62,6 +62,7 @@ COMMANDS = {
     "bypass": "spamnb.cli.serve:bypass",
     "passwd": "spamnb.cli.passwd:passwd",
     "token": "spamnb.cli.token:token",
+    "console": "spamnb.cli.console:console",
     "backup": "spamnb.cli.store:backup",
     "restore": "spamnb.cli.store:restore",
     "export": "spamnb.cli.store:export",

@@ -267,11 +267,20 @@ SERVING: tuple[Setting, ...] = (
         "Maximum number of invalid entries kept as .aside-... for inspection; further ones are "
         "deleted."),
     Setting("console.address", ADDRESS,
-        "Address of the HTTP API, for programs: host:port of this machine, or unix:/path. Empty: "
-        "no API. It needs the extra `console`. See docs/console.md.", restart=True),
+        "Address of the HTTP API and the pages: host:port of this machine, or unix:/path. Empty: "
+        "none. It needs the extra `console`. See docs/console.md.", restart=True),
     Setting("console.url", TEXT,
         "URL at which a web server with TLS passes requests on to console.address. Requests for "
         "other hosts than this and this machine are refused."),
+    Setting("console.passwords", TEXT,
+        "File of the logins of the pages, as written by `spamnb passwd`. Empty: "
+        "delivery.passwords, or `passwords` in the home."),
+    Setting("console.admins", TEXTS,
+        "Logins that may see and change everything on the pages."),
+    Setting("console.auditors", TEXTS,
+        "Logins that may see everything on the pages, and change nothing."),
+    Setting("console.users", FLAG,
+        "Let all other logins see and correct the mail that was delivered to their addresses."),
 )  # fmt: skip
 
 LISTENERS = NamedSections(

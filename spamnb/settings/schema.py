@@ -166,22 +166,28 @@ class FeedbackSettings(TeachingRules):
 
 
 class ConsoleSettings(NamedTuple):
-    """The HTTP API."""
+    """The HTTP API and the pages."""
 
     address: str = ""
     url: str = ""
+    passwords: str = ""
+    admins: tuple[str, ...] = ()
+    auditors: tuple[str, ...] = ()
+    users: bool = True
 
 
-def console_settings(address: str = "", url: str = "") -> ConsoleSettings:
+def console_settings(**given: Any) -> ConsoleSettings:
     """Return the section; raise if the address can be reached from outside."""
-    if address and not _is_local(address):
+    made = ConsoleSettings(**given)
+    if made.address and not _is_local(made.address):
         raise SettingsError(
-            f"{address} can be reached from outside",
+            f"{made.address} can be reached from outside",
             hint="choose an address of this machine, and a web server with TLS in front of it",
         )
+    url = made.url
     if url and not (url.startswith(("https://", "http://")) and urlsplit(url).hostname):
         raise SettingsError(f"the url {url!r} is not one", hint="https://console.example.org")
-    return ConsoleSettings(address, url)
+    return made
 
 
 def _is_local(address: str) -> bool:

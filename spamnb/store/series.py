@@ -10,17 +10,14 @@ Failure: StoreError.
 from __future__ import annotations
 
 import json
-import shutil
 import struct
 from collections.abc import Mapping
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from spamnb.errors import StoreDamagedError, StoreMissingError, StoreVersionError
-from spamnb.store.files import make_folder, refused
-from spamnb.store.lmdb.environment import Environment, release, share
-from spamnb.store.lmdb.sharing import EnvironmentConfig
+from spamnb.store.lmdb.environment import release
+from spamnb.store.lmdb.renewal import share_or_renew
 from spamnb.store.lmdb.table import LmdbTable
 
 _TIME = struct.Struct(">Q")
@@ -47,24 +44,7 @@ class SeriesStore:
     """The series in one folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        make_folder(folder)
-        try:
-            self._environment = self._share()
-        except (StoreDamagedError, StoreVersionError):
-            try:
-                shutil.rmtree(folder)
-            except OSError as error:
-                raise refused(error, folder) from error
-            make_folder(folder)
-            self._environment = self._share()
-
-    def _share(self) -> Environment:
-        plan = EnvironmentConfig(self._folder, (*STEPS, "meta"))
-        try:
-            return share(plan, create=False)
-        except StoreMissingError:
-            return share(plan, create=True)
+        self._environment = share_or_renew(folder, (*STEPS, "meta"))
 
     def close(self) -> None:
         """Close the files."""

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from support.console import API, Api, console, token
+from support.console import API, Api, console, token, trained_home
 from support.daemon import let_others_enter, send
 from support.sink import Sink
 from support.waiting import LIMIT_S, until
@@ -20,7 +20,6 @@ from spamnb.endpoints.console.callers import BURST, OF_USER
 from spamnb.endpoints.console.openapi import in_path
 from spamnb.endpoints.console.table import MOST_JSON_BYTES, OPERATIONS
 from spamnb.service.admin.tokens import OF_SITE, SCOPES
-from spamnb.service.engine.filter import Filter
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 STRANGER = 54321
@@ -72,13 +71,6 @@ class Rig:
             return next((row for row in rows if row["message_id"] == ident), None)
 
         return until(found, "the verdict")
-
-
-def trained_home(folder):
-    with Filter.open(folder / "home", create=True, history=False) as model:
-        for label in ("ham", "spam"):
-            for path in sorted((SAMPLE / label).iterdir())[:20]:
-                model.learn(path.read_bytes(), label)
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,17 @@ import os
 import socket
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from spamnb.service.engine.filter import Filter
 from support.cli import spamnb
 from support.daemon import NO_DELIVERY, serve, settings_in
 from support.waiting import LIMIT_S, until
 
 API = "/api/v1"
+SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 
 
 class Reply(NamedTuple):
@@ -121,6 +124,14 @@ def token(home, name, *scopes, user=""):
     made = spamnb(home, "token", "create", "--name", name, "--scope", ",".join(scopes), *named)
     assert made.code == 0, made
     return made.out.strip()
+
+
+def trained_home(folder):
+    """Make a home in a folder, trained with some messages of the sample."""
+    with Filter.open(folder / "home", create=True, history=False) as model:
+        for label in ("ham", "spam"):
+            for path in sorted((SAMPLE / label).iterdir())[:20]:
+                model.learn(path.read_bytes(), label)
 
 
 @contextmanager

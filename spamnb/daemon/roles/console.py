@@ -1,4 +1,4 @@
-"""The console process: the HTTP API, and the index of the history that it searches.
+"""The console process: the HTTP API, the pages, and the index of the history that it searches.
 
 It writes nothing of the model: every change is asked of the learner by the control socket. A fault
 of this process costs no mail.
@@ -23,6 +23,8 @@ from spamnb.daemon.roles.learner_main import learning_of
 from spamnb.endpoints.console.app import ConsoleApp
 from spamnb.endpoints.console.callers import Callers
 from spamnb.endpoints.console.event_stream import EventHub
+from spamnb.endpoints.console.pages.app import ConsoleUsers
+from spamnb.endpoints.console.pages.visitors import PageRights, Visitors
 from spamnb.endpoints.console.server import ConsoleServer
 from spamnb.endpoints.console.site import ConsoleSite
 from spamnb.endpoints.control.protocol import ControlClient
@@ -37,6 +39,7 @@ from spamnb.settings import Settings
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lookup import LookupIndex
 from spamnb.store.series import SeriesStore
+from spamnb.store.sessions import SessionStore
 
 TURN_S = 1.0
 """interval of heartbeats, and of looks for new verdicts"""
@@ -80,15 +83,18 @@ class _ConsoleProcess:
         slot, child_loop = self._start.slot, ChildLoop(self._orders, self._log)
         self._site = self._open(settings)
         version: str = sys.modules["spamnb"].__version__
+        sessions = SessionStore(self._home)
+        visitors = Visitors(sessions)
+        visitors.apply_settings(_page_rights(settings, self._home))
         app = ConsoleApp(
-            self._site, Callers(TokenFile(self._home)),
+            self._site, ConsoleUsers(Callers(TokenFile(self._home)), visitors),
             url=settings.console.url, version=version, log=self._log,
         )  # fmt: skip
         server = ConsoleServer(app.asgi)
         sockets = [socket.socket(fileno=fd) for fd in self._start.sockets["console"]]
         serving = asyncio.create_task(server.serve_on(sockets))
         serving.add_done_callback(lambda _: child_loop.stop.set())
-        child_loop.follow(partial(self._apply_settings, app))
+        child_loop.follow(partial(self._apply_settings, app, visitors))
         publishing = asyncio.create_task(self._publish())
         self._shared.set_state(slot, ProcessState.READY)
         async for _ in child_loop.turns(TURN_S):
@@ -102,6 +108,7 @@ class _ConsoleProcess:
         await serving
         app.close()
         self._close(self._site)
+        sessions.close()
 
     async def _publish(self) -> None:
         """Send the verdicts of the workers to the streams."""
@@ -155,7 +162,9 @@ class _ConsoleProcess:
         with ControlClient(self._start.control, ASK_S) as client:
             return client.ask(op, body, **fields)
 
-    def _apply_settings(self, app: ConsoleApp, settings: Settings, _: object) -> None:
+    def _apply_settings(
+        self, app: ConsoleApp, visitors: Visitors, settings: Settings, _: object
+    ) -> None:
         old = self._site
         try:
             self._site = self._open(settings)
@@ -163,5 +172,12 @@ class _ConsoleProcess:
             self._log({"event": "settings not reloaded", "level": "error", "error": str(error)}
                       | {"hint": error.hint})  # fmt: skip
             return
+        visitors.apply_settings(_page_rights(settings, self._home))
         app.apply_settings(self._site, settings.console.url)
         asyncio.get_running_loop().call_later(_LAST_REQUESTS_S, self._close, old)
+
+
+def _page_rights(settings: Settings, home: Path) -> PageRights:
+    wanted = settings.console
+    passwords = wanted.passwords or settings.delivery.passwords or home / "passwords"
+    return PageRights(Path(passwords), wanted.admins, wanted.auditors, wanted.users)

@@ -39,6 +39,8 @@ class ApiCaller:
     scopes: frozenset[str] = frozenset()
     user: str = ""
     """the user to whose messages the caller is restricted; empty: all messages"""
+    channel: str = "api"
+    """of changes, for the journal"""
 
     def require(self, scope: str) -> None:
         """Raise unless the caller has a scope; an empty one needs nothing."""
@@ -60,6 +62,14 @@ class ApiConnection(NamedTuple):
     """with names in lower case"""
 
 
+def source_of(connection: ApiConnection) -> str:
+    """Return the client's network; that of the client of a web server on this machine."""
+    address = connection.address
+    named = connection.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()[:64]
+    is_here = address == UNIX or LOOPBACK.contains(address)
+    return network_of(named if named and is_here else address)
+
+
 class Callers:
     """Identifies callers, and limits their rates."""
 
@@ -71,8 +81,7 @@ class Callers:
     def identify(self, connection: ApiConnection) -> ApiCaller:
         """Return the caller of a request, whose rate is checked."""
         is_unix = connection.address == UNIX
-        source = str(connection.uid) if is_unix else network_of(connection.address)
-        self._spend(f"from {source}")
+        self.spend(f"from {connection.uid if is_unix else source_of(connection)}")
         given = connection.headers.get("authorization")
         if given is not None:
             return self._by_token(given)
@@ -88,10 +97,10 @@ class Callers:
         token = self._tokens.find(text.strip(), now_us()) if kind.lower() == "bearer" else None
         if token is None:
             raise ApiError(401, "the token is not valid", hint="see `spamnb token list`")
-        self._spend(f"token {token.name}")
+        self.spend(f"token {token.name}")
         return ApiCaller(f"token {token.name}", frozenset(token.scopes), token.user)
 
-    def _spend(self, key: str) -> None:
+    def spend(self, key: str) -> None:
         """Take one request from a bucket that refills with `PER_SECOND`."""
         now = self._clock()
         left, at = self._buckets.get(key, (BURST, now))

@@ -10,7 +10,8 @@ import asyncio
 import json
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from spamnb.endpoints.console.problems import ApiError
@@ -22,8 +23,14 @@ _ALIVE_S: Final = 15.0
 """A comment this often, so that proxies keep the connection, and a dead client is noticed."""
 
 
+_CHANGES_S: Final = 1.0
+_SETTLED_S: Final = 2.0
+
+
 class _SentEvent(NamedTuple):
     number: int
+    kind: str
+    value: dict[str, Any]
     text: bytes
 
 
@@ -38,6 +45,15 @@ class _EventStream:
         self.missed += len(self.waiting) == KEPT
         self.waiting.append(event)
         self.changed.set()
+
+    async def change(self, wait_s: float) -> bool:
+        """Wait until there are events; False if none came in time."""
+        try:
+            await asyncio.wait_for(self.changed.wait(), wait_s)
+        except TimeoutError:
+            return False
+        self.changed.clear()
+        return True
 
 
 class EventHub:
@@ -55,10 +71,14 @@ class EventHub:
         """Send an event to all streams."""
         self._number += 1
         lines = f"id: {self._name}-{self._number}\nevent: {kind}\ndata: {json.dumps(value)}\n\n"
-        event = _SentEvent(self._number, lines.encode())
+        event = _SentEvent(self._number, kind, value, lines.encode())
         self._kept.append(event)
         for stream in self._streams:
             stream.put(event)
+
+    def recent(self, kind: str) -> list[dict[str, Any]]:
+        """Return the kept events of a kind, newest last; may be called in any thread."""
+        return [event.value for event in self._kept.copy() if event.kind == kind]
 
     def close(self) -> None:
         """End all streams."""
@@ -73,22 +93,40 @@ class EventHub:
 
     async def events(self, last_id: str) -> AsyncIterator[bytes]:
         """Yield the events from now on, or those after the last one that the client has."""
-        stream = self._stream_after(last_id)
-        self._streams.add(stream)
-        try:
+        with self._joined(last_id) as stream:
             yield b": spamnb\n\n"
             while not self._closed:
-                try:
-                    await asyncio.wait_for(stream.changed.wait(), _ALIVE_S)
-                except TimeoutError:
+                if not await stream.change(_ALIVE_S):
                     yield b":\n\n"
                     continue
-                stream.changed.clear()
                 if stream.missed:
                     count, stream.missed = stream.missed, 0
                     yield f'event: missed\ndata: {{"events": {count}}}\n\n'.encode()
                 while stream.waiting:
                     yield stream.waiting.popleft().text
+
+    async def changes(self) -> AsyncIterator[bytes]:
+        """Yield one event `changed` for all events of a second, and one more after the last.
+
+        It says nothing of what has changed. The last one is for what can be read later than it is
+        published.
+        """
+        with self._joined("") as stream:
+            yield b": spamnb\n\n"
+            told = False
+            while not self._closed:
+                changed = await stream.change(_SETTLED_S if told else _ALIVE_S)
+                stream.waiting.clear()
+                yield b"event: changed\ndata:\n\n" if changed or told else b":\n\n"
+                told = changed
+                await asyncio.sleep(_CHANGES_S)
+
+    @contextmanager
+    def _joined(self, last_id: str) -> Iterator[_EventStream]:
+        stream = self._stream_after(last_id)
+        self._streams.add(stream)
+        try:
+            yield stream
         finally:
             self._streams.discard(stream)
 

@@ -20,6 +20,7 @@ from spamnb.endpoints.console.parameters import (
     choice,
     whole,
 )
+from spamnb.endpoints.console.places import Place
 from spamnb.endpoints.console.site import Run
 from spamnb.service.telemetry.metrics import COUNTERS
 from spamnb.store.series import STEPS
@@ -28,11 +29,6 @@ PREFIX: Final = "/api/v1"
 MOST_MESSAGE_BYTES: Final = 32 << 20
 MOST_JSON_BYTES: Final = 64 << 10
 MESSAGE: Final = "message/rfc822"
-Place = Literal["quick", "heavy", "learner", "next hop"]
-PLACES: Final[dict[Place, int]] = {"quick": 4, "heavy": 2, "learner": 4, "next hop": 2}
-"""Where an operation runs, and how many run there at a time: those that compute long, and those
-that wait for another process, do not hold up the others. Bodies wait for a place, too, so that at
-most six of 32 MB are in memory."""
 
 
 @dataclass(frozen=True, slots=True)

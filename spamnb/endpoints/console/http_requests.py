@@ -1,0 +1,126 @@
+"""HTTP requests, for the API and the pages: host, client, query and body, each with its limit.
+
+An exception that is no SpamnbError is logged once with an incident id, and the reply names the id
+alone. Failure: ApiError with the status of the reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+from urllib.parse import parse_qsl, urlsplit
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from spamnb.endpoints.console.callers import ApiConnection
+from spamnb.endpoints.console.problems import ApiError
+from spamnb.endpoints.net.networks import UNIX
+from spamnb.errors import BugError, SpamnbError
+from spamnb.service.telemetry.log import Log, incident
+
+BODY_S: Final = 30.0
+"""to send a whole body"""
+_MOST_FIELDS: Final = 50
+_LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class ServedHosts:
+    """The hosts that requests may be for: that of `console.url`, and the names of this machine."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._url_host = parts.hostname
+        self._url_origin = f"{parts.scheme}://{parts.netloc}".lower() if url else ""
+
+    def require(self, connection: ApiConnection) -> None:
+        """Raise for another name of this machine: a page's attempt to reach it (DNS rebinding)."""
+        known = {*_LOCAL_NAMES, self._url_host}
+        if connection.address != UNIX and _host_of(connection) not in known:
+            raise ApiError(421, "this host is not served here", hint="see console.url")
+
+    def origin_of(self, connection: ApiConnection) -> str:
+        """Return the origin at which the client sees this server."""
+        host = _host_of(connection)
+        if self._url_origin and host == self._url_host:
+            return self._url_origin
+        known = host in _LOCAL_NAMES
+        return f"http://{connection.headers.get('host', '').lower()}" if known else ""
+
+
+def _host_of(connection: ApiConnection) -> str:
+    try:
+        return urlsplit(f"//{connection.headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def connection_of(request: Request) -> ApiConnection:
+    """Return what the client is identified by."""
+    address, number = request.client or ("", -1)
+    return ApiConnection(address, number if address == UNIX else -1, dict(request.headers))
+
+
+def type_of_body(request: Request) -> str:
+    """Return the media type of the body, without parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def query_of(request: Request) -> list[tuple[str, str]]:
+    """Return the parameters of the query."""
+    return fields_of(request.scope["query_string"], _MOST_FIELDS)
+
+
+def fields_of(text: bytes, most: int) -> list[tuple[str, str]]:
+    """Return the fields of a query or a form, at most so many."""
+    try:
+        return parse_qsl(text.decode("latin-1"), keep_blank_values=True, max_num_fields=most)
+    except ValueError as error:
+        raise ApiError(400, f"there are more than {most} parameters") from error
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """Read the body, of at most so many bytes."""
+    body = bytearray()
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced) > most:
+        raise ApiError(413, f"the body may have {most} bytes", hint="send less")
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    raise ApiError(413, f"the body may have {most} bytes", hint="send less")
+    except TimeoutError as error:
+        raise ApiError(408, f"the body took longer than {BODY_S:.0f} s") from error
+    return bytes(body)
+
+
+def guarded(
+    serve: Endpoint,
+    *,
+    failed: Callable[[SpamnbError, str], Response],
+    headers: Mapping[str, str],
+    log: Log,
+) -> Endpoint:
+    """Turn each exception into a reply, and add headers to all replies that lack them."""
+
+    async def replied(request: Request) -> Response:
+        try:
+            reply = await serve(request)
+        except SpamnbError as error:
+            reply = failed(error, "")
+        except ClientDisconnect:
+            reply = Response(status_code=400)
+        except Exception as error:  # noqa: BLE001 - the boundary: the client needs a reply
+            name = incident(log, "console", error)
+            bug = BugError("an internal error occurred", hint="see the log of the daemon")
+            reply = failed(bug, name)
+        for name, value in headers.items():
+            reply.headers.setdefault(name, value)
+        return reply
+
+    return replied

@@ -1,0 +1,354 @@
+"""The HTTP side of the pages: logins, sessions, forms, errors.
+
+A GET changes nothing. A POST must come from a page of this site (`Sec-Fetch-Site`, or else
+`Origin`), and have the token of its form. A page that a visitor's role does not have is answered as
+if it did not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from hmac import compare_digest
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from spamnb.endpoints.console.callers import Callers, source_of
+from spamnb.endpoints.console.http_requests import (
+    ServedHosts,
+    connection_of,
+    fields_of,
+    guarded,
+    query_of,
+    read_body,
+    type_of_body,
+)
+from spamnb.endpoints.console.pages.page import (
+    Act,
+    Notice,
+    Page,
+    PageRequest,
+    PageView,
+    page_values,
+)
+from spamnb.endpoints.console.pages.rendering import CONTENT_SECURITY_POLICY, Asset, Renderer
+from spamnb.endpoints.console.pages.table import PAGES, first_page_of
+from spamnb.endpoints.console.pages.texts import text
+from spamnb.endpoints.console.pages.visitors import Visitor, Visitors
+from spamnb.endpoints.console.places import Place, WorkPlaces
+from spamnb.endpoints.console.problems import ApiError, Problem, problem_of
+from spamnb.endpoints.console.site import ConsoleSite
+from spamnb.errors import SpamnbError
+from spamnb.service.telemetry.log import Log
+
+PAGE_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "X-DNS-Prefetch-Control": "off",
+}
+_FOREVER: Final = "public, max-age=31536000, immutable"
+_FORM: Final = "application/x-www-form-urlencoded"
+_FORM_BYTES: Final = 64 << 10
+_MOST_FIELDS: Final = 500
+_LOGIN_PATH: Final = "/login"
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+Fields = Sequence[tuple[str, str]]
+
+
+class AskedPage(NamedTuple):
+    """A request for a page, read."""
+
+    path: str
+    values: Fields
+    """of the path and the query"""
+    form: Fields | None
+    """None for a GET"""
+    session: str
+
+
+class ConsoleUsers(NamedTuple):
+    """Who sends requests: programs, and people with a session."""
+
+    callers: Callers
+    visitors: Visitors
+
+
+class PagesApp:
+    """The routes of the pages."""
+
+    def __init__(self, users: ConsoleUsers, places: WorkPlaces, log: Log) -> None:
+        self._callers, self._visitors = users
+        self._places = places
+        self._log = log
+        self._renderer = Renderer()
+        guard = partial(guarded, failed=self._failed, headers=PAGE_HEADERS, log=log)
+        both = ["GET", "POST"]
+        self.routes: list[BaseRoute] = [
+            Route("/", guard(self._first_page)),
+            Route(_LOGIN_PATH, guard(self._log_in), methods=both),
+            Route("/open/{link}", guard(self._open), methods=both),
+            Route("/logout", guard(self._log_out), methods=["POST"]),
+        ]
+        self.routes += [
+            Route(page.path, guard(partial(self._serve, page)), methods=both) for page in PAGES
+        ]
+        self.routes += [
+            Route(path, guard(partial(self._asset, asset)))
+            for path, asset in self._renderer.by_path.items()
+        ]
+
+    def apply_settings(self, site: ConsoleSite, hosts: ServedHosts) -> None:
+        """Serve this home at these hosts."""
+        self._site = site
+        self._hosts = hosts
+
+    # --- all requests ----------------------------------------------------------------------------
+
+    def _admit(self, request: Request) -> str:
+        """Check host, rate and, if the request may change anything, the site that it comes from.
+
+        Return the client's network.
+        """
+        connection = connection_of(request)
+        self._hosts.require(connection)
+        source = source_of(connection)
+        self._callers.spend(f"from {source}")
+        if request.method == "POST":
+            from_site = connection.headers.get("sec-fetch-site")
+            origin = connection.headers.get("origin")
+            own = self._hosts.origin_of(connection)
+            same = from_site == "same-origin" if from_site else bool(origin) and origin == own
+            if not same:
+                raise ApiError(403, text("error.foreign"))
+        return source
+
+    def _failed(self, error: SpamnbError, incident: str) -> Response:
+        return self.shown(problem_of(error, incident))
+
+    def shown(self, problem: Problem) -> Response:
+        """Return the page of an error."""
+        facts = {"visitor": None, "problem": problem.body, "title": text("error.title")}
+        reply = HTMLResponse(self._renderer.page("error", facts), problem.status)
+        if "Retry-After" in problem.headers:
+            reply.headers["Retry-After"] = problem.headers["Retry-After"]
+        return reply
+
+    async def _asset(self, asset: Asset, request: Request) -> Response:
+        self._admit(request)
+        headers = {"Cache-Control": _FOREVER}
+        return Response(asset.data, media_type=asset.media_type, headers=headers)
+
+    # --- logins ----------------------------------------------------------------------------------
+
+    async def _first_page(self, request: Request) -> Response:
+        self._admit(request)
+        async with self._places.taken("quick"):
+            visitor = await self._places.run(
+                partial(self._visitors.find, request.cookies.get(self._cookie_name(request), ""))
+            )
+        return _see(first_page_of(visitor.role) if visitor else _LOGIN_PATH)
+
+    async def _log_in(self, request: Request) -> Response:
+        source = self._admit(request)
+        after = dict(query_of(request)).get("next", "/")
+        if request.method == "GET":
+            return self._login_page(after)
+        form = dict(await _form(request))
+        name = form.get("login", "")[:254]
+        work = partial(self._visitors.log_in, name, form.get("password", "").encode(), source)
+        try:
+            return await self._begin(request, "log in", name, _own_path(after), work)
+        except ApiError as error:
+            return self._login_page(after, name, error)
+
+    def _login_page(self, after: str, name: str = "", error: ApiError | None = None) -> Response:
+        facts = {
+            "visitor": None,
+            "title": text("login.title"),
+            "action": f"{_LOGIN_PATH}?{urlencode({'next': _own_path(after)})}",
+            "name": name,
+            "error": error,
+            "needed": _own_path(after) != "/" and error is None,
+        }
+        status = error.status if error else 200
+        return HTMLResponse(self._renderer.page("login", facts), status)
+
+    async def _open(self, request: Request) -> Response:
+        """A link of `spamnb console open`: a program that follows links does not use it up."""
+        self._admit(request)
+        if request.method == "GET":
+            facts = {"visitor": None, "title": text("open.title"), "action": request.url.path}
+            return HTMLResponse(self._renderer.page("open", facts))
+        await _form(request)
+        work = partial(self._visitors.log_in_by_link, request.path_params["link"])
+        return await self._begin(request, "log in by link", "", "/", work)
+
+    async def _begin(
+        self, request: Request, what: str, name: str, after: str, work: Any
+    ) -> Response:
+        """Log somebody in with `work`, and set the cookie."""
+        place: Place = "login"
+        async with self._places.taken(place):
+            try:
+                session = await self._places.run(work)
+            except SpamnbError as error:
+                self._note(what, name, problem_of(error).status)
+                raise
+        visitor = self._visitors.find(session)
+        self._note(what, visitor.login if visitor else name, 200)
+        reply = _see(after)
+        self._set_cookie(request, reply, session)
+        return reply
+
+    async def _log_out(self, request: Request) -> Response:
+        self._admit(request)
+        form = await _form(request)
+        session = request.cookies.get(self._cookie_name(request), "")
+        async with self._places.taken("quick"):
+            visitor = await self._places.run(partial(self._visitors.find, session))
+            if visitor is not None:
+                _require_token(visitor, "/logout", form)
+                await self._places.run(partial(self._visitors.log_out, session))
+                self._note("log out", visitor.login, 200)
+        reply = _see(_LOGIN_PATH)
+        reply.delete_cookie(self._cookie_name(request), path="/")
+        return reply
+
+    def _is_secure(self, request: Request) -> bool:
+        return self._hosts.origin_of(connection_of(request)).startswith("https:")
+
+    def _cookie_name(self, request: Request) -> str:
+        return "__Host-spamnb" if self._is_secure(request) else "spamnb"
+
+    def _set_cookie(self, request: Request, reply: Response, session: str) -> None:
+        reply.set_cookie(
+            self._cookie_name(request), session, path="/", httponly=True, samesite="lax",
+            secure=self._is_secure(request),
+        )  # fmt: skip
+
+    # --- pages -----------------------------------------------------------------------------------
+
+    async def _serve(self, page: Page, request: Request) -> Response:
+        self._admit(request)
+        form = await _form(request) if request.method == "POST" else None
+        act = page.acts.get(dict(form).get("do", "")) if form is not None else None
+        asked = AskedPage(
+            request.url.path,
+            [*request.path_params.items(), *query_of(request)],
+            form,
+            request.cookies.get(self._cookie_name(request), ""),
+        )
+        async with self._places.taken(act.place if act else page.place):
+            return await self._places.run(partial(self._answer, page, act, asked))
+
+    def _answer(self, page: Page, act: Act | None, asked: AskedPage) -> Response:
+        """Return the reply; runs in a thread."""
+        visitor = self._visitors.find(asked.session)
+        if visitor is None:
+            return _to_login(asked)
+        self._callers.spend(f"login {visitor.login}")
+        if visitor.role not in page.roles:
+            raise ApiError(404, text("error.no_page"))
+        notices: list[Notice] = []
+        status = 200
+        if asked.form is not None:
+            notices, status = self._done(page, act, visitor, asked)
+        values = page_values(page.parameters, asked.values)
+        view = page.show(self._site, PageRequest(visitor, values, asked.path))
+        if page.noted and asked.form is None:
+            self._note(page.name, visitor.login, view.status, {page.noted: values[page.noted]})
+        if view.stream is not None:
+            return StreamingResponse(view.stream, media_type="text/event-stream")
+        html = self._rendered(page, visitor, asked, view, notices)
+        return HTMLResponse(html, view.status if status == 200 else status)
+
+    def _done(
+        self, page: Page, act: Act | None, visitor: Visitor, asked: AskedPage
+    ) -> tuple[list[Notice], int]:
+        """Do what a form asks for; a refusal is a notice on the page."""
+        form = asked.form or ()
+        _require_token(visitor, asked.path, form)
+        if act is None:
+            raise ApiError(400, text("error.no_page"))
+        if not visitor.may_change:
+            raise ApiError(403, text("error.readonly"))
+        given = [pair for pair in asked.values if f"{{{pair[0]}}}" in page.path]
+        given += [pair for pair in form if pair[0] not in ("token", "do")]
+        status = 200
+        try:
+            values = page_values(act.parameters, given)
+            notices = act.run(self._site, PageRequest(visitor, values, asked.path))
+        except SpamnbError as error:
+            problem = problem_of(error)
+            status = problem.status
+            notices = [Notice("error", problem.body["title"], problem.body["detail"])]
+        self._note(f"{page.name} {dict(form)['do']}", visitor.login, status)
+        return notices, status
+
+    def _rendered(
+        self,
+        page: Page,
+        visitor: Visitor,
+        asked: AskedPage,
+        view: PageView,
+        notices: Sequence[Notice],
+    ) -> str:
+        facts = {
+            "visitor": visitor,
+            "title": text(f"{page.name}.title"),
+            "here": page.name,
+            "pages": [one for one in PAGES if one.in_menu and visitor.role in one.roles],
+            "path": asked.path,
+            "token": visitor.form_token(asked.path),
+            "log_out_token": visitor.form_token("/logout"),
+            "notices": notices,
+        }
+        return self._renderer.page(view.template, facts | dict(view.facts))
+
+    def _note(
+        self, operation: str, caller: str, status: int, facts: Mapping[str, Any] = _NOTHING
+    ) -> None:
+        """Log who logged in, changed something, or looked at a message."""
+        self._log(
+            {"event": "console", "operation": operation, "caller": caller, "status": status}
+            | dict(facts)
+        )
+
+
+async def _form(request: Request) -> Fields:
+    if type_of_body(request) != _FORM:
+        raise ApiError(415, "the body is not a form")
+    return fields_of(await read_body(request, _FORM_BYTES), _MOST_FIELDS)
+
+
+def _require_token(visitor: Visitor, path: str, form: Fields) -> None:
+    given = dict(form).get("token", "")
+    if not compare_digest(given.encode(), visitor.form_token(path).encode()):
+        raise ApiError(403, text("error.form"))
+
+
+def _see(path: str) -> Response:
+    return RedirectResponse(path, 303)
+
+
+def _to_login(asked: AskedPage) -> Response:
+    if asked.form is not None:
+        raise ApiError(401, text("login.needed"))
+    query = urlencode([(name, value) for name, value in asked.values if value not in asked.path])
+    after = asked.path + (f"?{query}" if query else "")
+    return _see(f"{_LOGIN_PATH}?next={quote(after, safe='')}")
+
+
+def _own_path(path: str) -> str:
+    """Return a path of this site to go to after the login; "/" for anything else."""
+    plain = path.isascii() and path.isprintable() and "\\" not in path
+    return path if plain and path.startswith("/") and not path.startswith("//") else "/"

@@ -1,0 +1,136 @@
+// Conveniences of the pages; every page also works without them.
+// Two verbs: put the answer of a form in place of a part of the page, and read a part again when the server says so.
+
+const policy = window.trustedTypes
+  ? trustedTypes.createPolicy("spamnb", { createHTML: (html) => html }) // only HTML of this server comes here
+  : { createHTML: (html) => html };
+
+const find = (selector, within = document) => within.querySelector(selector);
+const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+// --- times in the zone of the browser -----------------------------------------------------------
+
+const days = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+const hours = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
+
+function localise(within) {
+  for (const time of all("time:not([title])", within)) {
+    const at = new Date(time.dateTime);
+    const today = at.toDateString() === new Date().toDateString();
+    time.title = time.textContent;
+    time.textContent = (today ? hours : days).format(at);
+  }
+}
+
+// --- parts of pages -----------------------------------------------------------------------------
+
+async function fetched(url, options) {
+  const reply = await fetch(url, options);
+  const page = new DOMParser().parseFromString(policy.createHTML(await reply.text()), "text/html");
+  const left = reply.redirected && new URL(reply.url).pathname === "/login";
+  return { page, left };
+}
+
+function put(page, selector) {
+  const fresh = find(selector, page), old = find(selector);
+  if (!fresh || !old) return false;
+  const taken = document.importNode(fresh, true);
+  localise(taken);
+  old.replaceWith(taken);
+  return true;
+}
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (!form.matches("form[data-swap]")) return;
+  event.preventDefault();
+  const body = new URLSearchParams(new FormData(form, event.submitter));
+  all("button").forEach((button) => (button.disabled = true));
+  try {
+    const { page } = await fetched(form.action || location.href, { method: "POST", body });
+    if (!put(page, "main")) throw new Error();
+    started();
+    (find("#notices") || find("main")).focus();
+    scrollTo(0, 0);
+  } catch {
+    all("button").forEach((button) => (button.disabled = false));
+    form.removeAttribute("data-swap");
+    form.requestSubmit(event.submitter);
+  }
+});
+
+// --- the live list ------------------------------------------------------------------------------
+
+let source = null;
+
+function live() {
+  source?.close();
+  const list = find("[data-stream]"), state = find("#live-state"), button = find("#live-pause");
+  if (!list || !window.EventSource) return;
+  let paused = false, due = false, busy = false;
+  const hovered = () => find("[data-stream]").matches(":hover, :focus-within");
+  const say = (what) => { if (state.textContent !== state.dataset[what]) state.textContent = state.dataset[what]; };
+  const read = async () => {
+    if (busy || !due) return;
+    if (paused || hovered()) return say("paused");
+    busy = true; due = false;
+    try {
+      const { page, left } = await fetched(location.href);
+      if (left) return location.reload();
+      put(page, "#" + list.id);
+      say("live");
+    } catch { say("lost"); } finally { busy = false; }
+  };
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    paused = !paused;
+    button.setAttribute("aria-pressed", paused);
+    say(paused ? "paused" : "live");
+    read();
+  });
+  for (const kind of ["pointerout", "focusout"]) document.addEventListener(kind, () => setTimeout(read));
+  source = new EventSource(list.dataset.stream);
+  source.addEventListener("open", () => say("live"));
+  source.addEventListener("error", () => say("lost"));
+  source.addEventListener("changed", () => { due = true; read(); });
+}
+
+// --- lists by keyboard --------------------------------------------------------------------------
+
+function step(by) {
+  const links = all("a.open");
+  const at = links.findIndex((link) => link.closest("tr, li").contains(document.activeElement));
+  links[Math.max(0, Math.min(links.length - 1, at < 0 ? 0 : at + by))]?.focus();
+}
+
+const keys = {
+  j: () => step(1),
+  k: () => step(-1),
+  o: () => document.activeElement.closest("tr, li")?.querySelector("a.open")?.click(),
+  h: () => find("button[data-key=h]")?.click(),
+  s: () => find("button[data-key=s]")?.click(),
+  u: () => find("#notices button[value=undo]")?.click(),
+  "?": () => find("#keys").showModal(),
+};
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest("input:not([type=checkbox]), select, textarea, dialog");
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
+  event.preventDefault();
+  keys[event.key]();
+});
+
+// --- a list of which messages are chosen --------------------------------------------------------
+
+document.addEventListener("change", (event) => {
+  if (!event.target.matches("[data-choose-all]")) return;
+  for (const box of all("input[name=ref]")) box.checked = event.target.checked;
+});
+
+function started() {
+  localise(document);
+  live();
+  for (const one of all("[data-script]")) one.hidden = false;
+}
+
+started();

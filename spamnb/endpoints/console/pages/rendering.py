@@ -1,0 +1,117 @@
+"""Templates and assets: HTML with all values escaped, style sheet and script under hashed names.
+
+No template marks anything as safe HTML. Must not know requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from spamnb.endpoints.console.pages.texts import text, word
+
+_HERE: Final = Path(__file__).resolve().parent
+_TYPES: Final = {".css": "text/css", ".js": "text/javascript"}
+CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; frame-src 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types spamnb"
+)
+_UNITS: Final = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
+
+
+class Asset(NamedTuple):
+    """A file that browsers keep for ever, because another content has another name."""
+
+    path: str
+    data: bytes
+    media_type: str
+
+
+class Renderer:
+    """Renders templates."""
+
+    def __init__(self) -> None:
+        self.assets = {name: _asset(name) for name in ("console.css", "console.js")}
+        self._templates = Environment(
+            loader=FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.globals |= {"t": text, "word": word, "asset": self._path_of}
+        self._templates.filters |= {
+            "when": when,
+            "percent": percent,
+            "bytes": size_text,
+            "number": number,
+            "sentence": sentence,
+        }
+
+    def page(self, template: str, facts: Mapping[str, Any]) -> str:
+        """Return the HTML of a page."""
+        return self._templates.get_template(f"{template}.html").render(facts)
+
+    def _path_of(self, name: str) -> str:
+        return self.assets[name].path
+
+    @cached_property
+    def by_path(self) -> Mapping[str, Asset]:
+        """The assets by their paths."""
+        return {one.path: one for one in self.assets.values()}
+
+
+def _asset(name: str) -> Asset:
+    path = _HERE / "assets" / name
+    data = path.read_bytes()
+    named = f"/assets/{path.stem}.{sha256(data).hexdigest()[:16]}{path.suffix}"
+    return Asset(named, data, _TYPES[path.suffix])
+
+
+def when(time: str) -> Markup:
+    """Return a time element: UTC, which the script turns into the zone of the browser."""
+    at = (
+        datetime.fromisoformat(time) if isinstance(time, str) else datetime.fromtimestamp(time, UTC)
+    )
+    at = at.astimezone(UTC)
+    shown = text("utc", time=f"{at:%Y-%m-%d %H:%M}")
+    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(timespec="seconds"), shown)
+
+
+def percent(share: float) -> str:
+    """Return a probability in percent, never as 0 or 100 if it is neither."""
+    for limit, digits in ((0.0001, 4), (0.001, 3), (0.01, 2)):
+        if min(share, 1 - share) < limit:
+            found = f"{share:.{digits}%}"
+            rounds = float(found[:-1]) in (0.0, 100.0) and 0 < share < 1
+            if not rounds:
+                return f"{found[:-1]} %"
+            return "over 99.9999 %" if share > 0.5 else "under 0.0001 %"
+    return f"{share * 100:.1f} %"
+
+
+def size_text(size: float) -> str:
+    """Return a size in bytes with its unit."""
+    for unit, name in _UNITS:
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size:.0f} bytes"
+
+
+def number(value: float) -> str:
+    """Return a whole number with spaces between thousands."""
+    return f"{value:,.0f}".replace(",", "\u202f")
+
+
+def sentence(phrase: object) -> str:
+    """Return the text of an error as a sentence."""
+    found = str(phrase).strip()
+    return found[:1].upper() + found[1:] + ("" if found[-1:] in tuple(".?!:") else ".")

@@ -1,0 +1,142 @@
+"""Logins of the console: sessions of browsers, and links that are good for one login.
+
+    sessions, links    BLAKE2b of the text that the browser has    JSON: LoginSession
+
+The text has 256 random bits and is not stored. The console and the commands open the folder at the
+same time. A damaged folder is started anew: everyone logs in again. Must not know passwords or
+rights. Failure: StoreError.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final, Literal
+
+from spamnb.store.lmdb.environment import release
+from spamnb.store.lmdb.renewal import share_or_renew
+from spamnb.store.lmdb.table import LmdbTable
+from spamnb.store.rows.id_codec import Buffer
+
+Kind = Literal["sessions", "links"]
+KINDS: Final[tuple[Kind, ...]] = ("sessions", "links")
+MOST: Final = 10_000
+"""of each kind; of more, those that were used least recently end"""
+_SECRET_BYTES: Final = 32
+
+Tables = dict[str, LmdbTable]
+
+
+@dataclass(frozen=True, slots=True)
+class LoginSession:
+    """What is stored of one session or link."""
+
+    login: str
+    proof: str
+    """what the login was proved by: the fingerprint of the password's hash; empty: by a link"""
+    began_us: int
+    used_us: int
+    ends_us: int
+
+
+class SessionStore:
+    """The sessions and links of one home."""
+
+    def __init__(self, home: Path) -> None:
+        self._environment = share_or_renew(home / "console" / "sessions", KINDS)
+
+    def close(self) -> None:
+        """Close the files."""
+        release(self._environment)
+
+    def add(self, kind: Kind, session: LoginSession) -> str:
+        """Store a session or link; return its text."""
+        text = secrets.token_urlsafe(_SECRET_BYTES)
+
+        def run(tables: Tables) -> None:
+            _make_room(tables[kind], session.began_us)
+            _put(tables[kind], _hash(text), session)
+
+        self._environment.transact(run)
+        return text
+
+    def find(self, text: str) -> LoginSession | None:
+        """Return the session with this text."""
+        with self._environment.read() as tables:
+            found = tables["sessions"].get(_hash(text))
+            return _session(found) if found else None
+
+    def use(self, text: str, now_us: int) -> None:
+        """Note that a session is used."""
+
+        def run(tables: Tables) -> None:
+            if found := tables["sessions"].get(_hash(text)):
+                _put(tables["sessions"], _hash(text), replace(_session(found), used_us=now_us))
+
+        self._environment.transact(run)
+
+    def take(self, kind: Kind, text: str) -> LoginSession | None:
+        """Delete a session or link; return it. Of several callers, one gets it."""
+
+        def run(tables: Tables) -> LoginSession | None:
+            found = tables[kind].get(_hash(text))
+            taken = _session(found) if found else None
+            if taken is not None:
+                tables[kind].delete(_hash(text))
+            return taken
+
+        return self._environment.transact(run)
+
+    def end_all(self, login: str) -> int:
+        """Delete all sessions and links of a login; how many."""
+
+        def run(tables: Tables) -> int:
+            mine = [
+                (kind, key)
+                for kind in KINDS
+                for key, one in _all(tables[kind])
+                if one.login.casefold() == login.casefold()
+            ]
+            for kind, key in mine:
+                tables[kind].delete(key)
+            return len(mine)
+
+        return self._environment.transact(run)
+
+    def sessions(self) -> list[LoginSession]:
+        """Return all sessions, those that were used last first."""
+        with self._environment.read() as tables:
+            return sorted(
+                (one for _, one in _all(tables["sessions"])), key=lambda one: -one.used_us
+            )
+
+
+def _make_room(table: LmdbTable, now_us: int) -> None:
+    """Delete what has ended, and of the rest what is too much."""
+    rows = list(_all(table))
+    for key, _ in (row for row in rows if row[1].ends_us <= now_us):
+        table.delete(key)
+    kept = sorted((row for row in rows if row[1].ends_us > now_us), key=lambda row: -row[1].used_us)
+    for key, _ in kept[MOST - 1 :]:
+        table.delete(key)
+
+
+def _all(table: LmdbTable) -> Iterator[tuple[bytes, LoginSession]]:
+    return ((bytes(key), _session(value)) for key, value in table.scan())
+
+
+def _put(table: LmdbTable, key: bytes, session: LoginSession) -> None:
+    table.put(key, json.dumps(asdict(session)).encode())
+
+
+def _session(value: Buffer) -> LoginSession:
+    return LoginSession(**json.loads(bytes(value)))
+
+
+def _hash(text: str) -> bytes:
+    """The text has 256 random bits, so a fast hash is as good as a slow one."""
+    return blake2b(text.encode("utf-8", "replace"), digest_size=32).digest()
