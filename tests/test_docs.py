@@ -14,7 +14,7 @@ from support.waiting import LIMIT_S, until
 
 import spamnb
 import spamnb.bayes
-from spamnb.endpoints.mailbox.imap import ImapMailbox
+from spamnb.endpoints.imap.mailbox import ImapMailbox
 from spamnb.service.diagnostics.checks import CHECKS
 
 PROJECT = Path(__file__).parents[1]

@@ -196,7 +196,7 @@ def _submit(address: Address, raw: bytes, rcpt: str) -> str:
 
 def _imap(options: _DoctorOptions, user: str) -> Any:
     """Return a function that opens the mailbox."""
-    from spamnb.endpoints.mailbox.imap import ImapAccount, ImapMailbox
+    from spamnb.endpoints.imap.mailbox import ImapAccount, ImapMailbox
 
     if not user:
         raise UserError("--imap needs a --user")
@@ -223,7 +223,7 @@ def _password(file: str | None, user: str) -> str:
 
 
 def _maildir(text: str, options: _DoctorOptions) -> Any:
-    from spamnb.endpoints.mailbox.maildir import MaildirLocation, MaildirMailbox
+    from spamnb.endpoints.maildir.mailbox import MaildirLocation, MaildirMailbox
 
     root = Path(text).expanduser().absolute()
 

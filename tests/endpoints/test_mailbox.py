@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from spamnb.endpoints.mailbox.imap import ImapAccount, ImapMailbox
-from spamnb.endpoints.mailbox.maildir import MaildirLocation, MaildirMailbox
+from spamnb.endpoints.imap.mailbox import ImapAccount, ImapMailbox
+from spamnb.endpoints.maildir.mailbox import MaildirLocation, MaildirMailbox
 from spamnb.errors import PeerError
 
 IDENT = "<doctor.1@spamnb.invalid>"

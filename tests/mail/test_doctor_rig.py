@@ -226,5 +226,5 @@ def test_a_wrong_password(served, unchanged):
         result = served.alice()
     finally:
         served.password.write_text("pw-alice\n")
-    result.is_broken("mailbox", "AUTHENTICATIONFAILED", "--user")
+    result.is_broken("mailbox", "refuses the login", "--user")
     assert result.checks["delivery"]["state"] == "skipped"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any, Final, NamedTuple
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from spamnb.core.mail.printable import printable
 from spamnb.endpoints.imap.connection import ImapConnection, StopSignal
 from spamnb.endpoints.imap.folders import ListedFolder, listed_folder, quoted
-from spamnb.endpoints.imap.login import LoginRefusedError, log_in
+from spamnb.endpoints.imap.login import LoginRefusedError, log_in, secret_of
 from spamnb.endpoints.imap.params import ImapParams, ImapTimes
 from spamnb.endpoints.imap.responses import ImapResponse, ResponseReader
 from spamnb.errors import PeerError
@@ -46,12 +46,26 @@ class ImapRefusedError(PeerError):
         """the response code, such as TRYCREATE"""
 
 
+class NoTlsError(PeerError):
+    """The server has no STARTTLS."""
+
+
 class FolderState(NamedTuple):
     """What the server says of a folder."""
 
     uidvalidity: int
     uidnext: int
     """0: it does not say"""
+
+
+class ImapTrust(NamedTuple):
+    """Where the password comes from, and whether the server must prove its name."""
+
+    secret: Callable[[ImapParams], str] = secret_of
+    verify: bool = True
+
+
+SETTINGS_TRUST: Final = ImapTrust()
 
 
 class ImapClient:
@@ -69,16 +83,22 @@ class ImapClient:
         """the server said that the selected folder changed, since this was last set"""
 
     @classmethod
-    def open(cls, params: ImapParams, times: ImapTimes, stop: StopSignal) -> ImapClient:
+    def open(
+        cls,
+        params: ImapParams,
+        times: ImapTimes,
+        stop: StopSignal,
+        trust: ImapTrust = SETTINGS_TRUST,
+    ) -> ImapClient:
         """Connect, encrypt and log in."""
-        connection = ImapConnection.connect(params, times, stop)
+        connection = ImapConnection.connect(params, times, stop, verify=trust.verify)
         try:
             made = cls(connection, times)
             made._greeted()
             made.read_capabilities()
             if params.tls == "starttls":
                 made._start_tls(params)
-            log_in(made, params)
+            log_in(made, params, trust.secret(params))
             made.read_capabilities()
         except BaseException:
             connection.close()
@@ -93,7 +113,7 @@ class ImapClient:
 
     def _start_tls(self, params: ImapParams) -> None:
         if not self.has("STARTTLS"):
-            raise PeerError(
+            raise NoTlsError(
                 f"{params.host} offers no encryption", hint='set tls to "implicit", port 993'
             )
         self._run(b"STARTTLS")
@@ -164,7 +184,7 @@ class ImapClient:
         codes = dict(_code(one.code) for one in found)
         self.selected, self.changed = "" if readonly else folder, False
         if not readonly and codes.get("READ-ONLY") is not None:
-            raise PeerError(f"{_shown(folder)} can only be read")
+            raise ImapRefusedError(f"{_shown(folder)} can only be read", "READ-ONLY")
         return FolderState(codes.get("UIDVALIDITY") or 0, codes.get("UIDNEXT") or 0)
 
     def uids_from(self, first: int) -> list[int]:
@@ -176,6 +196,15 @@ class ImapClient:
     def uids_among(self, uids: Sequence[int]) -> set[int]:
         """Return those that the selected folder has and that are not marked as deleted."""
         return set(self._searched(b"UID SEARCH UNDELETED UID " + _set(uids))) & set(uids)
+
+    def uids_with(self, ident: str, since: str, *, deleted: bool = False) -> list[int]:
+        r"""Return the messages with a Message-ID that arrived on a day or later, in order.
+
+        With `deleted` also those that are marked \Deleted.
+        """
+        line = b"UID SEARCH " + (b"" if deleted else b"UNDELETED ")
+        line += b"SINCE " + since.encode() + b" HEADER Message-ID " + quoted(ident)
+        return sorted(self._searched(line))
 
     def _searched(self, line: bytes) -> list[int]:
         return [uid for one in self._run(line, ("SEARCH",)) for uid in one.values]
@@ -214,6 +243,13 @@ class ImapClient:
     def expunge(self, uids: Sequence[int]) -> None:
         r"""Expunge those of these messages that are marked \Deleted, and no others."""
         self._run(b"UID EXPUNGE " + _set(uids))
+
+    def expunge_only(self, uid: int) -> bool:
+        r"""Expunge a message without UIDPLUS; False if others are marked \Deleted, too."""
+        if self._searched(b"UID SEARCH DELETED") != [uid]:
+            return False
+        self._run(b"EXPUNGE")
+        return True
 
     # -- waiting --------------------------------------------------------------------------------
 

@@ -46,6 +46,10 @@ class ListedFolder(NamedTuple):
         parts = self.name.split(self.delimiter) if self.delimiter else [self.name]
         return parts[-1].lower()
 
+    @property
+    def is_selectable(self) -> bool:
+        return r"\noselect" not in self.flags
+
     def is_below(self, names: frozenset[str]) -> bool:
         """Return True if it, or a folder above it, has one of these names."""
         parts = self.name.split(self.delimiter) if self.delimiter else [self.name]
@@ -74,8 +78,8 @@ def listed_folder(values: Sequence[Any]) -> ListedFolder | None:
 
 def watched(listed: Sequence[ListedFolder], inbox: str, junk: str) -> WatchedFolders | None:
     """Choose the folders by the names in the settings; None if there is no junk folder."""
-    usable = [one for one in listed if r"\noselect" not in one.flags]
-    found = _junk(usable, junk)
+    usable = [one for one in listed if one.is_selectable]
+    found = junk_folder(usable, junk)
     wire = next((one.wire for one in usable if _same(one.name, inbox)), inbox)
     if found is None or found.wire == wire:
         return None
@@ -90,7 +94,7 @@ def watched(listed: Sequence[ListedFolder], inbox: str, junk: str) -> WatchedFol
     return WatchedFolders(wire, found.wire, tuple(others[:MOST_OTHERS]))
 
 
-def _junk(usable: Sequence[ListedFolder], junk: str) -> ListedFolder | None:
+def junk_folder(usable: Sequence[ListedFolder], junk: str) -> ListedFolder | None:
     """Return the folder of the setting, else the one that the server marks, else a usual name."""
     if junk:
         return next((one for one in usable if _same(one.name, junk)), None)

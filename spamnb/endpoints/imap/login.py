@@ -140,9 +140,8 @@ def _from_command(words: tuple[str, ...]) -> bytes:
     return done.stdout[:_SECRET_BYTES]
 
 
-def log_in(client: LoginCommands, params: ImapParams) -> None:
+def log_in(client: LoginCommands, params: ImapParams, secret: str) -> None:
     """Log in by the best method that the server offers."""
-    secret = secret_of(params)
     try:
         if params.auth == "xoauth2":
             text = f"user={params.user}\1auth=Bearer {secret}\1\1"

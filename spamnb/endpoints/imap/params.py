@@ -22,6 +22,14 @@ class ImapTimes(NamedTuple):
     """for the whole answer to a command: 8 MB at 250 kbit/s"""
 
 
+def is_here(host: str) -> bool:
+    """Return True for a server on this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 @dataclass(frozen=True, slots=True)
 class ImapParams:
     """The server, the login, and what becomes of junk."""
@@ -53,10 +61,7 @@ class ImapParams:
     @property
     def is_here(self) -> bool:
         """Return True for a server on this machine."""
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_here(self.host)
 
     @property
     def effective_port(self) -> int:

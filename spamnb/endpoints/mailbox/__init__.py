@@ -1,1 +1,0 @@
-"""A user's mailbox, for `spamnb doctor`: find one message, move it, delete it."""
