@@ -21,6 +21,7 @@ from support.clients import SPAMC
 from support.daemon import serve
 from support.exim import AskingExim
 from support.filtering import PATIENT
+from support.imap_rig import ImapRig
 from support.opensmtpd_process import Process, message
 from support.postfix import Rig, free_ports
 from support.sendmail import Sendmail
@@ -50,6 +51,7 @@ address = "127.0.0.1:{milter}"
 protocol = "scanner"
 address = "127.0.0.1:{scanner}"
 """
+MAILBOX = 'act = "nothing"\n'
 SENDER, RECIPIENT = "stranger@example.net", "alice@example.org"
 
 
@@ -65,11 +67,19 @@ class Site:
         self.servers = {}
         self.verdicts = {}
         """number of a message -> the first verdict on it, where `spamnb score` gives none"""
+        self.reasons = {}
+        """number of a message -> the reason that its first verdict names"""
         self.subjects = {}
         """number of a message -> its first marked subjects"""
         self.sessions = 0
         """of OpenSMTPD"""
         self._filter = None
+        self.mailbox = None
+        """in a real Dovecot"""
+        if not postfix.why_not():
+            self._dovecot = ImapRig()
+            self.mailbox = self._dovecot.mailbox()
+            self.mailbox.settings(folder, more=MAILBOX)
         self.daemon = serve(folder, config=self.config)
 
     def opensmtpd(self):
@@ -93,6 +103,8 @@ class Site:
                 one.port["filter"] = self.port["scanner"]
         for server in self.servers.values():
             server.start()
+        if self.mailbox:
+            self.servers["Dovecot"] = self._dovecot
 
     def _postfix(self):
         """Postfix with the milter, which passes messages on as they are."""
@@ -114,9 +126,11 @@ class Site:
         """End all of it."""
         if self._filter is not None:
             self._filter.__exit__()
+        self.daemon.__exit__()
+        if self.mailbox:
+            self.mailbox.imap.logout()
         for server in self.servers.values():
             server.stop()
-        self.daemon.__exit__()
         self.sink.close()
 
 
@@ -183,8 +197,20 @@ def by_old_rspamc(site, raw):
 
 
 def by_filter(site, raw):
-    place = ("-U", f"127.0.0.1:{site.port['scanner']}")
-    return _filtered(site, raw, place).out.encode(errors="surrogateescape")
+    return _filtered(site, raw, f"127.0.0.1:{site.port['scanner']}")
+
+
+def by_filter_alone(site, raw):
+    return _filtered(site, raw, site.home / "no daemon listens here")
+
+
+def by_imap(site, raw):
+    """A mailbox on a server: no command adds to a message, or removes anything from it."""
+    before = len(site.daemon.logged("imap"))
+    site.mailbox.append(_wire(raw))
+    (record,) = until(lambda: site.daemon.logged("imap")[before:], what="the mailbox's reader")
+    assert record["done"] == "judged", record
+    return _as_fields(())
 
 
 def by_opensmtpd(site, raw):
@@ -196,11 +222,11 @@ def by_opensmtpd(site, raw):
     return re.sub(rb"(?m)^\.", b"", lines)
 
 
-def _filtered(site, raw, options):
-    where = ("--config", site.config, "filter", *PATIENT, *options)
+def _filtered(site, raw, place):
+    where = ("--config", site.config, "filter", *PATIENT, "-U", place)
     done = forked(site.home, *where, stdin=raw)
     assert (done.code, done.err) == (0, "")
-    return done
+    return done.out.encode(errors="surrogateescape")
 
 
 def _posted(site, path, raw):
@@ -228,10 +254,14 @@ BY_MTA = BY_SMTP | {
     "line that is no field",
 }  # fmt: skip
 """shapes that an MTA changes before they are scanned: it ends the header at such a line"""
+BY_DOVECOT = BY_SMTP | {"NUL", "forged first line"}
+"""Dovecot changes the first two; the third stays a part of the message, as in `spamnb score`"""
+NO_IDENTITY = frozenset(("no header", "body at once"))
+"""without a header a message has nothing by which IMAP's reader knows it from another one"""
 SPAMC_HEADERS = frozenset(("no body", "no header", "body at once", "NUL"))
 """spamc looks for the blank line of the message itself: without one it prints the message as it
 was, and of a message that begins with one it prints what follows the next one; it loses NULs"""
-FEW = ("X-Spam-Flag", "X-Spam-Score")
+ALL, FEW, NONE = None, ("X-Spam-Flag", "X-Spam-Score"), ()
 
 
 @dataclass(frozen=True)
@@ -245,8 +275,8 @@ class Way:
     """shapes with another verdict, because the message is another one"""
     without: frozenset[str] = frozenset()
     """shapes that the program does not send, or gives back unmarked"""
-    names: tuple[str, ...] = ()
-    """of the fields that the client gets; empty: all"""
+    names: tuple[str, ...] | None = ALL
+    """of the fields that the client gets"""
     whole: bool = True
     """whether the client gets the message as it was scanned"""
     tags: bool = True
@@ -272,6 +302,16 @@ WAYS = {
     "rspamd": Way(by_rspamd, whole=False, tags=False),
     "rspamc, old": Way(by_old_rspamc, names=FEW, whole=False, tags=False),
     "spamnb filter": Way(by_filter),
+    "spamnb filter, alone": Way(by_filter_alone),
+    "IMAP": Way(
+        by_imap,
+        "Dovecot",
+        changed=BY_DOVECOT,
+        without=NO_IDENTITY,
+        names=NONE,
+        whole=False,
+        tags=False,
+    ),
     "spamnb opensmtpd": Way(by_opensmtpd),
     "/v1/message": Way(partial(by_own_path, ""), whole=False),
     "/v1/message?full=1": Way(partial(by_own_path, "?full=1")),
