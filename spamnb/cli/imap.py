@@ -61,7 +61,7 @@ def imap(
     model = _model(session)
     target = _TeachTarget(session, model, as_json=as_json)
     ports = ImapPorts(model.judge, model.label_of, target.teach, target.report)
-    plan = ImapPlan(session.home, ports, target.trouble, existing)
+    plan = ImapPlan(session.home, ports, target.trouble, lambda _: None, existing)
     stop = StopSignal()
     try:
         if once:

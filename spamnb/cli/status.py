@@ -72,6 +72,10 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
     rows.append(("review", f"{facts.get('review', 0)} queued"))
     kept = facts.get("quarantine") or {"messages": 0, "bytes": 0}
     rows.append(("quarantine", f"{kept['messages']} messages, {kept['bytes']} bytes"))
+    for one in facts.get("mailboxes_away", ()):
+        since = shown_time(one["since_us"])
+        what = f"cannot be read since {since}: {one['reason']}"
+        rows.append((f"mailbox {one['account']}", what))
     spool = facts.get("spool")
     if spool:
         rows.append(("spool", f"{spool['waiting']} waiting, {spool['set_aside']} set aside"))

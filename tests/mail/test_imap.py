@@ -254,6 +254,40 @@ def test_the_daemon_reads_mailboxes(home, tmp_path, boxes):
     assert [event[:2] for event in journal(home, config)] == [(ident, "ham")]
 
 
+def test_the_status_shows_which_mailbox_cannot_be_read(home, tmp_path, boxes):
+    """With the time of the first failure and the reason, until it is read again; in the metrics."""
+    box, good = boxes(), boxes()
+    box.settings(tmp_path)
+    more = good.settings(tmp_path, "good").read_text()
+    password = tmp_path / f"{box.user}.password"
+    password.rename(tmp_path / "hidden")
+    config = settings_in(tmp_path, more=more)
+
+    def status(*options):
+        done = spamnb(home, "--config", config, "status", *options)
+        assert done.code == 0, done.err
+        return done
+
+    with serve(tmp_path, config=config) as daemon:
+        daemon.ready()
+        (first,) = until(lambda: status("--json").json[0]["mailboxes_away"], what="the status")
+        assert first["account"] == "box"
+        assert str(password) in first["reason"]
+        daemon.wait_for("mailbox cannot be read", count=3, account="box")
+        assert status("--json").json[0]["mailboxes_away"] == [first]
+        text = status().out
+        assert re.search(r"mailbox box +cannot be read since \d{4}-", text)
+        assert "! 1 mailboxes on IMAP servers cannot be read" in text
+        assert "spamnb_mailboxes_away 1\n" in status("--prometheus").out
+        since = first["since_us"] / 1e6
+        line = f'spamnb_mailbox_away_since_timestamp_seconds{{account="box"}} {since}'
+        assert line in status("--prometheus").out
+        (tmp_path / "hidden").rename(password)
+        until(lambda: not status("--json").json[0]["mailboxes_away"], what="the reader")
+        assert "spamnb_mailboxes_away 0\n" in status("--prometheus").out
+        assert "mailboxes" not in status().out
+
+
 def test_config_check_reports_a_password_that_others_may_read(home, tmp_path, boxes):
     """And nothing else of a good section."""
     box = boxes()

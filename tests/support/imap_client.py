@@ -56,7 +56,7 @@ class Reader:
         self.existing = False
         self.waited = None
         """what another program does while the reader waits"""
-        self.judged, self.reports, self.troubles = [], [], []
+        self.judged, self.reports, self.troubles, self.read = [], [], [], []
         self.stop = _Stop(self)
 
     def ask(self, method, *arguments):
@@ -64,7 +64,7 @@ class Reader:
 
     def account(self):
         ports = ImapPorts(self.judge, self.label_of, self.teach, self.reports.append)
-        plan = ImapPlan(self.home, ports, self.trouble, self.existing, self.times)
+        plan = ImapPlan(self.home, ports, self.trouble, self.read.append, self.existing, self.times)
         return AccountReader("box", self.params, plan, self.stop)
 
     def once(self):

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import pytest
 
+from spamnb.endpoints.imap.away import AwayMailboxes
 from spamnb.endpoints.imap.login import account_problems, secret_of
 from spamnb.endpoints.imap.params import ImapParams
 from spamnb.endpoints.imap.state import MOST_MESSAGES, Cursor, KnownMessage, MailboxState
@@ -157,3 +158,20 @@ def test_what_is_missing_or_contradicts_is_reported():
         account(tls="none")
     assert ImapParams(host="127.0.0.1", tls="none").effective_port == 143
     assert account().effective_port == 993
+
+
+def test_a_mailbox_is_away_since_its_first_failure(tmp_path):
+    """The reason is the last one; accounts without settings, and damaged files, are not shown."""
+    away = AwayMailboxes(tmp_path)
+    assert away.found() == []
+    away.note("../a b", "no answer")
+    (first,) = away.found()
+    away.note("../a b", "refused")
+    away.note("other", "no answer")
+    (tmp_path / "imap" / "damaged.away").write_bytes(b"{")
+    assert away.found()[0] == ("../a b", first.since_us, "refused")
+    away.keep(["../a b"])
+    assert [one.account for one in away.found()] == ["../a b"]
+    away.remove("../a b")
+    away.remove("../a b")
+    assert away.found() == []

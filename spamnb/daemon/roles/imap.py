@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -13,11 +15,12 @@ from spamnb.daemon.processes.child_loop import ChildLoop, start_child
 from spamnb.daemon.processes.logs import Log
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState
 from spamnb.endpoints.control.protocol import teach_through
+from spamnb.endpoints.imap.away import AwayMailboxes
 from spamnb.endpoints.imap.connection import StopSignal
 from spamnb.endpoints.imap.model import MailboxModel
 from spamnb.endpoints.imap.ports import ImapPorts, ImapReport
 from spamnb.endpoints.imap.runner import ImapPlan, read_all
-from spamnb.errors import SpamnbError
+from spamnb.errors import SpamnbError, StoreError
 from spamnb.service.admin.model_config import ModelConfig, open_model
 from spamnb.service.feedback.types import Answer, Feedback
 from spamnb.service.scanning.model_session import ModelSession
@@ -45,6 +48,7 @@ class _ImapProcess:
         self._orders = channel
         self._log = log
         self._home = Path(start.home)
+        self._away = AwayMailboxes(self._home)
 
     async def run(self, settings: Settings) -> None:
         """Read the mailboxes in threads until told to stop."""
@@ -53,7 +57,10 @@ class _ImapProcess:
         model = MailboxModel(self._session(settings), partial(open_model, config, readonly=True))
         ports = ImapPorts(model.judge, model.label_of, self._teach, self._report)
         stop = StopSignal()
-        threads = read_all(settings.imap, ImapPlan(self._home, ports, self._trouble), stop)
+        with self._noted():
+            self._away.keep(settings.imap)
+        plan = ImapPlan(self._home, ports, self._trouble, self._read)
+        threads = read_all(settings.imap, plan, stop)
         child_loop.follow(lambda new, _sockets: model.replace_session(self._session(new)))
         self._shared.set_state(slot, ProcessState.READY)
         async for _ in child_loop.turns(TICK_S):
@@ -78,6 +85,21 @@ class _ImapProcess:
         self._log({"event": "imap", **report.facts()})
 
     def _trouble(self, name: str, error: SpamnbError, pause_s: float) -> None:
+        with self._noted():
+            self._away.note(name, str(error))
         facts = {"account": name, "error": str(error), "hint": error.hint}
         self._log({"event": "mailbox cannot be read", "level": "error", **facts,
                    "again_in_s": round(pause_s, 1)})  # fmt: skip
+
+    def _read(self, name: str) -> None:
+        with self._noted():
+            self._away.remove(name)
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Run a block that notes for the status; without room on the disk the log has to do."""
+        try:
+            yield
+        except StoreError as error:
+            self._log({"event": "status of mailboxes not written", "level": "error",
+                       "error": str(error)})  # fmt: skip

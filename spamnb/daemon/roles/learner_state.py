@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from spamnb.daemon.processes.shared_state import ProcessState, ProcessStatus, SharedState
 from spamnb.daemon.roles.model_holder import ModelHolder
+from spamnb.endpoints.imap.away import AwayMailboxes
 from spamnb.service.feedback.spool import Spool, problem
 from spamnb.service.telemetry import unscanned
 from spamnb.service.telemetry.metrics import Meters, as_dict
@@ -24,9 +25,11 @@ class LearnerState:
         self._shared = shared
         self._spools = spools
         self._parent = parent
+        self._away = AwayMailboxes(holder.config.home)
 
     def facts(self) -> Facts:
         shared = self._shared
+        reads = any(one.role == "imap" for one in shared.statuses())
         return {
             "up_s": round(shared.up_s, 1),
             "processes": [
@@ -40,6 +43,7 @@ class LearnerState:
                 "set_aside": sum(spool.set_aside for spool in self._spools),
             },
             "moves_failed": sum(spool.failed() for spool in self._spools),
+            "mailboxes_away": [one._asdict() for one in self._away.found() if reads],
             "spool_problems": self._spool_problems(),
         }
 

@@ -43,6 +43,8 @@ class ImapPlan:
     home: Path
     ports: ImapPorts
     trouble: Trouble
+    read: Callable[[str], None]
+    """reports that a mailbox was read after it was connected"""
     existing: bool = False
     """also judge the mail that lies in the inbox at the start"""
     times: ImapTimes = field(default_factory=ImapTimes)
@@ -101,6 +103,7 @@ class AccountReader:
             sync.begin(existing=self._existing)
             began = looked = time.monotonic()
             more = sync.run()
+            self._plan.read(self._name)
             self._existing = False
             while more or not once:
                 if not more:

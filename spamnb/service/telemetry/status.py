@@ -40,7 +40,8 @@ _DAY_US = 86_400_000_000
 _PATH = re.compile(r"(?<!\S)(?!(?<=the )home/)\S*/[^\s:]*")
 """a word with a slash; a path with blanks has several, and words between them remain"""
 
-_WITH_PATHS = ("home", "unreadable", "spool_problems")
+_PRIVATE = ("home", "unreadable", "spool_problems", "mailboxes_away")
+"""facts with paths of this machine, or with names of users and servers"""
 
 Facts = dict[str, Any]
 
@@ -101,6 +102,9 @@ def warnings(facts: Mapping[str, Any], quiet_days: int = QUIET_DAYS) -> list[str
         found += _counter_warnings(counters)
     if facts.get("review"):
         found.append(f"{facts['review']} reports wait for review: see `spamnb review list`")
+    away = len(facts.get("mailboxes_away", ()))
+    if away:
+        found.append(f"{away} mailboxes on IMAP servers cannot be read: see the log")
     return found + _spool_warnings(facts)
 
 
@@ -136,7 +140,7 @@ def check_home(home: Path) -> None:
 
 
 def public(facts: Facts) -> Facts:
-    """Return the facts without paths of this machine, for unprivileged users."""
+    """Return the facts that unprivileged users may know."""
     home = facts["home"]
 
     def plain(text: str) -> str:
@@ -144,7 +148,7 @@ def public(facts: Facts) -> Facts:
         return _PATH.sub("[path]", text)
 
     texts = {"warnings": [plain(text) for text in facts["warnings"]]}
-    shown = {name: value for name, value in facts.items() if name not in _WITH_PATHS}
+    shown = {name: value for name, value in facts.items() if name not in _PRIVATE}
     return shown | texts | {"fault": plain(facts["fault"])}
 
 
@@ -225,17 +229,22 @@ def gauges(facts: Mapping[str, Any]) -> dict[str, float]:
     for name in ("features", "events", "store_bytes", "store_limit_bytes"):
         found[f"model_{name}"] = model.get(name, 0)
     for label, count in model.get("messages", {}).items():
-        found[f"model_messages{_labelled(label)}"] = count
+        found[f"model_messages{_labelled('label', label)}"] = count
     for label, last in model.get("learnt", {}).items():
         if last is not None:
-            found[f"last_learnt_timestamp_seconds{_labelled(label)}"] = last / 1e6
+            found[f"last_learnt_timestamp_seconds{_labelled('label', label)}"] = last / 1e6
+    away = facts.get("mailboxes_away", ())
+    found["mailboxes_away"] = len(away)
+    for one in away:
+        name = _labelled("account", one["account"])
+        found[f"mailbox_away_since_timestamp_seconds{name}"] = one["since_us"] / 1e6
     return found
 
 
-def _labelled(label: str) -> str:
+def _labelled(name: str, value: str) -> str:
     """Return a label in the syntax of Prometheus."""
-    plain = label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'{{label="{plain}"}}'
+    plain = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'{{{name}="{plain}"}}'
 
 
 def folder_size(folder: Path) -> dict[str, int]:
