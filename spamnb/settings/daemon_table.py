@@ -64,7 +64,8 @@ SERVING: tuple[Setting, ...] = (
         "Users, by name or number, that may send corrections on behalf of others: for example "
         "vmail, if your IMAP server delivers as this user."),
     Setting("serve.drain_s", _SECONDS,
-        "How long open sessions may continue after the daemon is told to stop."),
+        "How long open sessions may continue after the daemon is told to stop, or their listener "
+        "is removed by a reload."),
     Setting("serve.watchdog_s", number(2, 3600),
         "A process that does not respond for this long is killed and restarted. When the messages "
         "that it was scanning are sent again, listener.*.known_crasher handles them. Keep "

@@ -23,8 +23,9 @@ def section(name, address, protocol="scanner", more=""):
 class Site:
     """A daemon, and its settings file."""
 
-    def __init__(self, folder, listeners, workers=1):
-        self.config = settings_in(folder, serve="watchdog_s = 250", delivery="")
+    def __init__(self, folder, listeners, workers=1, drain_s=250):
+        times = f"watchdog_s = 250\ndrain_s = {drain_s}"
+        self.config = settings_in(folder, serve=times, delivery="")
         text = self.config.read_text().replace("workers = 1", f"workers = {workers}")
         self.head = text[: text.index("[listener.mx]")]
         self.config.write_text(self.head + listeners)
@@ -43,8 +44,8 @@ def site(home):
     """Start a daemon with these listeners."""
     with contextlib.ExitStack() as stack:
 
-        def start(listeners, workers=1):
-            made = Site(home, listeners, workers)
+        def start(listeners, workers=1, **more):
+            made = Site(home, listeners, workers, **more)
             stack.enter_context(made.daemon)
             made.daemon.ready()
             return made
@@ -107,7 +108,7 @@ def test_listeners_come_and_go(site, place, workers):
 
 
 def test_an_address_moves_and_the_protocol_changes(site):
-    """Clients of the old address are served to their end, clients of the new one at once."""
+    """Clients of the old address go on, clients of the new one are served at once."""
     one, two = free_ports(2)
     here = site(section("a", f"127.0.0.1:{one}"))
     with connect(one) as old:
@@ -124,6 +125,23 @@ def test_an_address_moves_and_the_protocol_changes(site):
 
         until(is_milter)
         assert ping(old)
+
+
+@pytest.mark.parametrize("protocol", ["scanner", "milter", "smtp"])
+def test_the_clients_of_a_removed_listener_have_a_limit(site, protocol):
+    """After `serve.drain_s` their connections are closed, as at the end of the daemon."""
+    one, two = free_ports(2)
+    upstream = 'upstream = "127.0.0.1:9"' if protocol == "smtp" else ""
+    kept = section("b", f"127.0.0.1:{two}")
+    here = site(kept + section("a", f"127.0.0.1:{one}", protocol, upstream), drain_s=1)
+    with connect(one) as old, connect(two) as other:
+        if protocol == "smtp":
+            old.recv(1000)
+        assert ping(other)
+        here.reload(kept)
+        assert b"".join(iter(lambda: old.recv(1000), b""))[:4] in (b"", b"421 ")
+        assert ping(other)
+    until(lambda: here.daemon.logged("listener removed", listener="a"))
 
 
 def test_two_listeners_exchange_their_addresses(site):

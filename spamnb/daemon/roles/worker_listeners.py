@@ -8,6 +8,7 @@ its section as they were last. Not thread-safe.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import select
 import socket
@@ -38,6 +39,8 @@ class _ServedListener:
     endpoint: Endpoint
     sockets: list[socket.socket]
     servers: list[asyncio.AbstractServer] = field(default_factory=list)
+    ends_at: float = math.inf
+    """by the loop's clock: of a removed listener"""
 
     async def listen(self) -> None:
         loop, made = asyncio.get_running_loop(), self.endpoint.protocol
@@ -82,6 +85,8 @@ class WorkerListeners:
             listeners = listeners_of(settings)
             gone = [name for name in self._served if name in sockets or name not in listeners]
             ended = [self._served.pop(name) for name in gone]
+            for one in ended:
+                one.ends_at = asyncio.get_running_loop().time() + settings.serve.drain_s
             self._ended += ended
             share = self._share_of(settings, len(listeners))
             for name, one in self._served.items():
@@ -102,10 +107,11 @@ class WorkerListeners:
         await asyncio.gather(*(one.endpoint.drain(drain_s) for one in self._all()))
 
     async def forget_ended(self) -> None:
-        """Forget removed listeners without a connection."""
+        """Forget removed listeners without a connection; after `serve.drain_s` with them."""
         if self._changing.locked():
             return
-        done = [one for one in self._ended if not one.endpoint.open_sessions]
+        now = asyncio.get_running_loop().time()
+        done = [one for one in self._ended if now >= one.ends_at or not one.endpoint.open_sessions]
         for one in done:
             self._ended.remove(one)
             await one.endpoint.drain(0.0)
