@@ -22,7 +22,7 @@ def labelled_sources(
     """Return the messages of each label; with `ask`, after the user has agreed to their numbers."""
     from spamnb.service.training.sources import units
 
-    label_of = _finder(how)
+    label_of = label_finder(how)
     found: dict[str, list[MessageSpan]] = {"ham": [], "spam": []}
     silent = 0
     for root in folders:
@@ -40,7 +40,8 @@ def labelled_sources(
     return [(label, spans) for label, spans in found.items() if spans]
 
 
-def _finder(how: str) -> LabelOf:
+def label_finder(how: str) -> LabelOf:
+    """Return what finds the label of a message, by the value of `--labels`."""
     from spamnb.endpoints.maildir.labelled import label_by_folder, label_by_keyword
 
     if how.startswith("sa:"):

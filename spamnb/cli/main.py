@@ -56,6 +56,7 @@ COMMANDS = {
     "check": "spamnb.cli.store:check",
     "evaluate": "spamnb.cli.evaluate:evaluate",
     "tune": "spamnb.cli.tune:tune",
+    "trial": "spamnb.cli.trial:trial",
     "serve": "spamnb.cli.serve:serve",
     "opensmtpd": "spamnb.cli.opensmtpd:opensmtpd",
     "reload": "spamnb.cli.serve:reload",

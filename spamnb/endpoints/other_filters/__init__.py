@@ -1,0 +1,1 @@
+"""Ask another spam filter for its verdict on a message."""

@@ -1,0 +1,154 @@
+"""Ask rspamd, SpamAssassin's spamd or bogofilter for a verdict on one message.
+
+    ask = asker_of("rspamd:127.0.0.1:11333")       spamd:HOST:PORT, spamd:unix:PATH,
+    mark = ask(raw)                                bogofilter, bogofilter:DIR
+
+Blocking, with a deadline for each message, for use in threads and commands. The other filter gets
+the bytes of the message and nothing of the envelope. It is a program that the administrator runs,
+so its replies are believed, but their size is limited. Failure: PeerError; UserError for a name of
+no filter.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from spamnb.core.mail.filter_marks import FilterMark, read_mark
+from spamnb.endpoints.net.address import Address
+from spamnb.endpoints.net.scan_client import connected
+from spamnb.errors import PeerError, UserError
+
+Ask = Callable[[bytes], FilterMark | None]
+
+ASK_S: Final = 20.0
+MOST_REPLY: Final = 1 << 20
+_PIECE: Final = 65_536
+_SPAMD = re.compile(
+    rb"SPAMD/[\d.]+ 0 [^\r\n]*\r?\n(?:[^\r\n]+\r?\n)*?"
+    rb"Spam: (?P<word>True|False) ; (?P<score>-?[\d.]+) / (?P<required>-?[\d.]+)\r?\n"
+    rb"(?:[^\r\n]+\r?\n)*\r?\n(?P<tests>[^\r\n]*)",
+    re.IGNORECASE,
+)
+
+
+def asker_of(text: str) -> Ask:
+    """A function that asks the filter named so."""
+    kind, _, place = text.partition(":")
+    if kind not in ASKERS:
+        raise UserError(f"{kind!r} cannot be asked", hint=f"one of {', '.join(ASKERS)}")
+    try:
+        return ASKERS[kind](place)
+    except ValueError as error:
+        raise UserError(f"{text}: {error}", hint=f"write {kind}:HOST:PORT") from error
+
+
+# -- bogofilter -----------------------------------------------------------------------------------
+
+
+def _bogofilter(place: str) -> Ask:
+    folder = ["-d", place] if place else []
+    return partial(_ask_bogofilter, ["bogofilter", "-v", *folder])
+
+
+def _ask_bogofilter(command: list[str], raw: bytes) -> FilterMark | None:
+    message = raw.replace(b"\r\n", b"\n")
+    try:
+        done = subprocess.run(  # noqa: S603 - a fixed program
+            command, input=message, capture_output=True, timeout=ASK_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise PeerError(f"bogofilter did not answer: {error}") from error
+    if done.returncode not in (0, 1, 2):
+        text = done.stderr.decode("utf-8", "replace").strip()[:200]
+        raise PeerError(f"bogofilter failed: {text}")
+    return read_mark(done.stdout[:_PIECE], other="bogofilter")
+
+
+# -- spamd ----------------------------------------------------------------------------------------
+
+
+def _spamd(place: str) -> Ask:
+    return partial(_ask_spamd, Address.parse(place))
+
+
+def _ask_spamd(address: Address, raw: bytes) -> FilterMark | None:
+    head = b"SYMBOLS SPAMC/1.2\r\nContent-length: %d\r\n\r\n" % len(raw)
+    deadline = time.monotonic() + ASK_S
+    with connected(address, deadline) as peer:
+        try:
+            peer.settimeout(ASK_S)
+            peer.sendall(head + raw)
+            reply = _received(peer, deadline)
+        except OSError as error:
+            raise PeerError(f"spamd at {address} did not answer: {error}") from error
+    found = _SPAMD.match(reply)
+    if found is None:
+        raise PeerError(f"spamd at {address} gave no verdict")
+    tests = found["tests"].decode("ascii", "replace").split(",")
+    return FilterMark(
+        "spam" if found["word"].lower() == b"true" else "ham",
+        float(found["score"]),
+        float(found["required"]),
+        _names(tests),
+    )
+
+
+def _received(peer: socket.socket, deadline: float) -> bytes:
+    """All that the peer sends until it closes the connection."""
+    reply = bytearray()
+    while len(reply) < MOST_REPLY:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        peer.settimeout(left)
+        piece = peer.recv(_PIECE)
+        if not piece:
+            break
+        reply += piece
+    return bytes(reply)
+
+
+# -- rspamd ---------------------------------------------------------------------------------------
+
+
+def _rspamd(place: str) -> Ask:
+    return partial(_ask_rspamd, Address.parse(place))
+
+
+def _ask_rspamd(address: Address, raw: bytes) -> FilterMark | None:
+    asked = http.client.HTTPConnection("localhost", timeout=ASK_S)
+    asked.sock = connected(address, time.monotonic() + ASK_S)
+    try:
+        asked.request("POST", "/checkv2", raw)
+        reply = json.loads(asked.getresponse().read(MOST_REPLY))
+        action, tests = str(reply["action"]), reply.get("symbols", {})
+        score, required = float(reply["score"]), float(reply["required_score"])
+    except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError) as error:
+        raise PeerError(f"rspamd at {address} gave no verdict: {error!r}") from error
+    finally:
+        asked.close()
+    mark = read_mark(b"X-Rspamd-Action: %b\n\n" % action.encode(), other="rspamd")
+    names = list(tests) if isinstance(tests, Mapping) else []
+    return mark._replace(score=score, required=required, tests=_names(names)) if mark else None
+
+
+def _names(tests: list[str]) -> tuple[str, ...]:
+    """Names of tests as marks have them."""
+    field = f"X-Spam-Status: No, tests={','.join(tests)}\n\n".encode("ascii", "replace")
+    mark = read_mark(field, other="spamassassin")
+    return mark.tests if mark else ()
+
+
+ASKERS: Final[Mapping[str, Callable[[str], Ask]]] = {
+    "bogofilter": _bogofilter,
+    "spamd": _spamd,
+    "rspamd": _rspamd,
+}
