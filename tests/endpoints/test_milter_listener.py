@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import shutil
+import socket
 import struct
 import subprocess
 import weakref
@@ -125,6 +126,23 @@ def test_messages_of_one_connection_are_scanned_in_turn(on_loop):
                 assert await mta.ask(MESSAGE + END) == [b"c"]
             assert rig.budget.used == 0
             assert [one["action"] for one in rig.records] == ["relay"] * 3
+
+    on_loop(main())
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="the kernel has no such option")
+def test_the_next_bytes_are_acknowledged_at_once(on_loop):
+    """After a reply the kernel would wait 40 ms, and the MTA as long for its next small write."""
+
+    async def main():
+        async with MilterRig() as rig:
+            mta = await rig.mta()
+            assert await mta.ask(NEGOTIATION) == [b"O"]
+            (connection,) = rig.listener.connections
+            server = connection.transport.get_extra_info("socket")
+            for _ in range(3):
+                assert await mta.ask(MESSAGE + END) == [b"c"]
+                assert server.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
 
     on_loop(main())
 
