@@ -152,7 +152,7 @@ def walls(sources):
     """Complain of foreign packages outside of their place."""
     places = {"lmdb": "spamnb.store", "click": "spamnb.cli", "aiosmtpd": "spamnb.endpoints.smtp"}
     places["matplotlib"] = "spamnb.lab.plots"
-    places |= dict.fromkeys(("starlette", "uvicorn", "jinja2"), "spamnb.endpoints.console")
+    places |= dict.fromkeys(("starlette", "uvicorn", "jinja2", "nh3"), "spamnb.endpoints.console")
     complaints, knowing = [], set()
     for name, text in sources.items():
         for line, target in imports(name, text, sources):

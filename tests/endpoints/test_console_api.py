@@ -265,6 +265,31 @@ def test_kept_mail_is_released_or_deleted(rig):
     rig.daemon.wait_for("console", operation="delete", caller="token quarantine", status=200)
 
 
+def test_kept_mail_is_shown_safely(rig):
+    """The preview forbids the browser all that acts; the message itself is only a file."""
+    api = rig.api("quarantine")
+    rig.deliver("dora@example.org", "to be shown")
+    (kept,) = api.get("/quarantine", limit=1).body["messages"]
+    where = f"/quarantine/{kept['id']}"
+    assert api.get(where).body == kept
+    shown = api.get(f"{where}/view")
+    assert shown.headers["content-type"] == "text/html; charset=utf-8"
+    assert shown.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+    assert shown.headers["cache-control"] == "no-store"
+    assert shown.headers["x-content-type-options"] == "nosniff"
+    assert b"<bdi>to be shown</bdi>" in shown.body
+    raw = api.get(f"{where}/raw")
+    assert raw.headers["content-type"] == "application/octet-stream"
+    assert raw.headers["content-disposition"].startswith("attachment; ")
+    assert raw.headers["content-security-policy"].startswith("default-src 'none'")
+    assert b"Subject: to be shown" in raw.body
+    assert api.get("/quarantine", limit=1).body["messages"] == [kept]
+    for looked in ("view", "raw"):
+        rig.daemon.wait_for("console", operation=looked, caller="token quarantine", status=200)
+        assert api.get(f"/quarantine/../../{looked}").status == 404
+        assert api.get(f"/quarantine/{'0' * 40}/{looked}").status == 404
+
+
 @needs_root
 def test_a_user_of_the_machine_has_the_own_messages(unix_rig):
     """The kernel names the user; messages to the login at any domain are the user's."""

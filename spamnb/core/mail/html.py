@@ -222,12 +222,32 @@ def _references(tree: Any, page: HtmlText, marks: set[str]) -> None:
             node.decompose()
 
 
-def read_html(source: Text, budget: HtmlBudget, marks: set[str]) -> HtmlText:
-    """Read one html part."""
+def _limited(source: Text, marks: set[str]) -> bytes:
     raw = source if isinstance(source, bytes) else source.encode("utf-8", "replace")
     if len(raw) > limits.HTML_BYTES:
         marks.update(("html:huge", PARTLY))  # grown by decoding: the encoded bytes were bounded
         raw = both_ends(raw, limits.HTML_BYTES)
+    return raw
+
+
+def visible_html(source: Text, budget: HtmlBudget) -> str | None:
+    """One html part without its hidden elements, as html; None if it is beyond the limits."""
+    raw = _limited(source, set())
+    low = raw.lower()
+    safe = bounded_html(raw, low, budget, set())
+    if safe is None:
+        return None
+    tree = LexborHTMLParser(safe, options=FAST)
+    remove_hidden(tree, low)
+    page = tree.html or ""
+    # The parser repeats unclosed formatting elements, and closes every element.
+    budget.tags -= max(0, page.count("<") - 2 * raw.count(b"<"))
+    return page if budget.tags >= 0 else None
+
+
+def read_html(source: Text, budget: HtmlBudget, marks: set[str]) -> HtmlText:
+    """Read one html part."""
+    raw = _limited(source, marks)
     low = raw.lower()
     safe = bounded_html(raw, low, budget, marks)
     if safe is None:

@@ -20,7 +20,7 @@ from hashlib import blake2b
 
 from spamnb.core.mail import headers, limits
 from spamnb.core.mail.body.mime import read_body
-from spamnb.core.mail.body.parts import Part, ReadingState
+from spamnb.core.mail.body.parts import DecodedPart, Part, ReadingState
 from spamnb.core.mail.charset import Text, to_text
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.marks import PARTLY
@@ -111,6 +111,13 @@ def read_document(raw: bytes) -> Message:
 
 def read(raw: bytes, local: LocalHosts = NO_HOSTS) -> Message:
     """Read a message from any bytes."""
+    return read_with_sources(raw, local)[0]
+
+
+def read_with_sources(
+    raw: bytes, local: LocalHosts = NO_HOSTS
+) -> tuple[Message, list[DecodedPart]]:
+    """Read a message, and give its parts also as they were before their text was read."""
     marks: set[str] = set()
     block, body = _parted(raw, local, marks)
     head = block.canonical()
@@ -144,4 +151,5 @@ def read(raw: bytes, local: LocalHosts = NO_HOSTS) -> Message:
     read_body(state, block, body)
     fields.extend(state.inner)
     message_id = bare_id(special.get(b"message-id", b"").decode("latin-1"))
-    return Message(fields, state.parts, sorted(marks), digest.digest(), message_id)
+    message = Message(fields, state.parts, sorted(marks), digest.digest(), message_id)
+    return message, state.decoded

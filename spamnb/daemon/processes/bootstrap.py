@@ -111,7 +111,8 @@ def release_problems(settings: Settings) -> Iterator[UserError]:
 
 def console_problems(settings: Settings) -> Iterator[UserError]:
     """Yield an error if the console is wanted and its packages are not installed."""
-    missing = [name for name in ("starlette", "uvicorn", "jinja2") if find_spec(name) is None]
+    wanted = ("starlette", "uvicorn", "jinja2", "nh3")
+    missing = [name for name in wanted if find_spec(name) is None]
     if settings.console.address and missing:
         yield UserError(
             f"console.address needs {' and '.join(missing)}, which is not installed",

@@ -117,8 +117,8 @@ class ConsoleApp:
         return _response(reply)
 
     def _note(self, operation: ApiOperation, caller: ApiCaller, status: int) -> None:
-        """Log who changed something."""
-        if operation.changes:
+        """Log who changed something, or looked at a message."""
+        if operation.noted:
             self._log(
                 {"event": "console", "operation": operation.name, "caller": caller.name}
                 | {"status": status}
@@ -158,7 +158,7 @@ def _response(reply: ApiReply) -> Response:
         return _json(reply.value, reply.status)
     if reply.stream is not None:
         return StreamingResponse(reply.stream, media_type=reply.media_type)
-    return Response(reply.data, reply.status, media_type=reply.media_type)
+    return Response(reply.data, reply.status, reply.headers, reply.media_type)
 
 
 def _failed(error: SpamnbError, incident: str) -> Response:

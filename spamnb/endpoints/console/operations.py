@@ -200,16 +200,16 @@ def undo(site: ConsoleSite, request: ApiRequest) -> ApiReply:
         event = view.event(number)
     if event is None or (caller.user and event.user.casefold() != caller.user.casefold()):
         _missing(f"event {number}")
-    return _changed(site.ask("undo", event=number, **_speaker(caller)))
+    return _changed(site.ask("undo", event=number, **speaker(caller)))
 
 
 def _tell(site: ConsoleSite, request: ApiRequest, op: str, **fields: str) -> AdminResponse:
     ref = request.values["ref"]
     refs = [ref] if ref else []
-    return site.ask(op, request.message, refs=refs, **fields, **_speaker(request.caller))
+    return site.ask(op, request.message, refs=refs, **fields, **speaker(request.caller))
 
 
-def _speaker(caller: ApiCaller) -> dict[str, str]:
+def speaker(caller: ApiCaller) -> dict[str, str]:
     """The fields of the control socket that name the user of a change."""
     trust = "user" if caller.user else "admin"
     return {"for": caller.user or caller.name, "trust": trust, "channel": caller.channel}
@@ -240,7 +240,7 @@ def trainings(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     return ApiReply({"events": found, "next": next_})
 
 
-# --- review and quarantine -----------------------------------------------------------------------
+# --- review --------------------------------------------------------------------------------------
 
 
 def review_list(site: ConsoleSite, _: ApiRequest) -> ApiReply:
@@ -252,37 +252,3 @@ def review_list(site: ConsoleSite, _: ApiRequest) -> ApiReply:
 def review_decide(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     """Accept or refuse feedback that waits for review."""
     return _changed(site.ask("review", **request.values))
-
-
-def quarantine_list(site: ConsoleSite, request: ApiRequest) -> ApiReply:
-    """List the messages in quarantine, newest first."""
-    limit, below = request.values["limit"], request.values["cursor"]
-    names = [name for name in reversed(site.quarantine.ids()) if not below or name < below]
-    found = []
-    for name in names[:limit]:
-        # Another process may delete it meanwhile.
-        try:
-            entry = site.quarantine.get(name)
-        except RefError:
-            continue
-        found.append(entry.as_dict() | {"subject": site.quarantine.subject(name)})
-    return ApiReply({"messages": found, "next": names[limit - 1] if len(names) > limit else None})
-
-
-def quarantine_release(site: ConsoleSite, request: ApiRequest) -> ApiReply:
-    """Deliver a message to the recipients that do not have it; `teach` trains it as ham."""
-    name, values = request.values["id"], request.values
-    raw = site.quarantine.raw(name)
-    entry = site.quarantine.release(name, site.send, again=values["again"])
-    answer: dict[str, Any] | None = None
-    if values["teach"] and not entry.open:
-        asked = site.ask("teach", raw, label="ham", **_speaker(request.caller))
-        answer = answer_of(asked.header).as_dict()
-    results = [{"recipient": to, "reply": reply} for to, reply in entry.results()]
-    return ApiReply({"results": results, "delivered": not entry.open, "training": answer})
-
-
-def quarantine_delete(site: ConsoleSite, request: ApiRequest) -> ApiReply:
-    """Delete a message; it is not delivered."""
-    site.quarantine.delete(request.values["id"])
-    return ApiReply({"deleted": request.values["id"]})

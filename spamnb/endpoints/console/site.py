@@ -5,9 +5,10 @@ The model is opened for reading; only the learner writes it. Must not know HTTP.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from spamnb.endpoints.console.callers import ApiCaller
@@ -84,6 +85,8 @@ class ApiReply(NamedTuple):
     media_type: str = "application/json"
     stream: AsyncIterator[bytes] | None = None
     """instead of a value or bytes: what is sent as it comes"""
+    headers: Mapping[str, str] = MappingProxyType({})
+    """those that differ from the headers of all replies"""
 
 
 Run = Callable[[ConsoleSite, ApiRequest], ApiReply]

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from spamnb.core.model.verdict import SIGNATURE
 from spamnb.endpoints.console import operations as run
+from spamnb.endpoints.console import quarantine
 from spamnb.endpoints.console.parameters import (
     FLAG,
     MOST_ID,
@@ -58,9 +59,11 @@ class ApiOperation:
         return (self.run.__doc__ or "").strip()
 
     @property
-    def changes(self) -> bool:
-        """Whether it changes anything."""
-        return self.method != "GET" and self.name not in ("score", "explain")
+    def noted(self) -> bool:
+        """Whether it is logged: it changes something, or gives the text of a message."""
+        if self.method == "GET":
+            return self.name in ("view", "raw")
+        return self.name not in ("score", "explain")
 
     @property
     def most_bytes(self) -> int:
@@ -137,6 +140,8 @@ def _text(name: str, text: str) -> Parameter:
 def _id(name: str, text: str) -> Parameter:
     return Parameter(name, TEXT, text, required=True)
 
+
+_QUARANTINE_ID: Final = _id("id", "The message's ID.")
 
 OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     ApiOperation("health", "GET", "/health", "", run.health, _object(ok="boolean")),
@@ -236,15 +241,27 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         place="learner",
     ),
     ApiOperation(
-        "quarantine", "GET", "/quarantine", "quarantine", run.quarantine_list,
+        "quarantine", "GET", "/quarantine", "quarantine", quarantine.listed,
         _page("messages", _QUARANTINED, "string?"),
         (_text("cursor", "`next` of the page before."), _LIMIT),
     ),
     ApiOperation(
-        "release", "POST", "/quarantine/{id}/release", "quarantine", run.quarantine_release,
+        "quarantined", "GET", "/quarantine/{id}", "quarantine", quarantine.show, _QUARANTINED,
+        (_QUARANTINE_ID,),
+    ),
+    ApiOperation(
+        "view", "GET", "/quarantine/{id}/view", "quarantine", quarantine.view, {"type": "string"},
+        (_QUARANTINE_ID,), media_type="text/html", place="heavy",
+    ),
+    ApiOperation(
+        "raw", "GET", "/quarantine/{id}/raw", "quarantine", quarantine.raw, {"type": "string"},
+        (_QUARANTINE_ID,), media_type="application/octet-stream",
+    ),
+    ApiOperation(
+        "release", "POST", "/quarantine/{id}/release", "quarantine", quarantine.release,
         _object(results="array", delivered="boolean", training="object?"),
         (
-            _id("id", "The message's ID."),
+            _QUARANTINE_ID,
             Parameter("teach", FLAG, "Also train it as ham.", default=False),
             Parameter("again", FLAG, "Also if an interrupted release may have sent it.",
                       default=False),
@@ -252,8 +269,8 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         place="next hop",
     ),
     ApiOperation(
-        "delete", "DELETE", "/quarantine/{id}", "quarantine", run.quarantine_delete,
-        _object(deleted="string"), (_id("id", "The message's ID."),),
+        "delete", "DELETE", "/quarantine/{id}", "quarantine", quarantine.delete,
+        _object(deleted="string"), (_QUARANTINE_ID,),
     ),
 )  # fmt: skip
 """all operations; paths without parameters stand before those that they resemble"""

@@ -328,7 +328,7 @@ def read_leaves(state: ReadingState) -> None:
     leaves: list[DecodedPart] = []
     for entity in found:
         leaves += _decode_part(state, entity)
-    state.parts = [leaf.part for leaf in leaves]
+    state.decoded, state.parts = leaves, [leaf.part for leaf in leaves]
     texts = [leaf for leaf in leaves if leaf.text]
     if sum(len(leaf.data) for leaf in texts) > limits.TEXT_BYTES:
         _limit_text(state, texts)
@@ -436,6 +436,7 @@ def _read_text(state: ReadingState, leaf: DecodedPart) -> None:
     text = to_text(data, charset, marks, "text")
     if b"\0" in data:
         text = _without_nul(text, html=leaf.html)
+    leaf.source = text
     if not leaf.html:
         part.text = clean_text(text, marks)
         return

@@ -65,6 +65,8 @@ class DecodedPart:
     rank: int
     data: bytes = b""
     """of a text part"""
+    source: Text = b""
+    """of a text part: its characters, with the tags of html"""
     text: bool = True
     html: bool = False
 
@@ -77,6 +79,7 @@ class ReadingState:
     parts: list[Part] = field(default_factory=list)
     inner: list[tuple[bytes, Text]] = field(default_factory=list)
     leaves: list[Entity] = field(default_factory=list)
+    decoded: list[DecodedPart] = field(default_factory=list)
     html_left: HtmlBudget = field(default_factory=HtmlBudget)
     steps: ParseBudget = field(default_factory=ParseBudget)
     entities: int = 0

@@ -1,0 +1,1 @@
+"""The preview of a message: a safe HTML document made from hostile mail."""

@@ -1,0 +1,145 @@
+"""The preview of a message, as one HTML document. Pure.
+
+Header fields are a table; text is shown as it is; HTML is cleaned (`html_cleaner`); hidden text
+that the reader found stands apart and is marked; attachments are listed and never opened. The
+limits of the reader (`core/mail/limits.py`) bound the work, whatever the message. Nothing raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from typing import Final
+
+from spamnb.core.mail.body.parts import ASIDE, INSTEAD, DecodedPart
+from spamnb.core.mail.charset import Text
+from spamnb.core.mail.html import HtmlBudget, visible_html
+from spamnb.core.mail.marks import PARTLY
+from spamnb.core.mail.message import Message, read_with_sources
+from spamnb.core.mail.printable import printable
+from spamnb.endpoints.console.preview.html_cleaner import clean_html
+
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'self'"
+    ),
+    "X-DNS-Prefetch-Control": "off",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""of the reply with the document: without the cleaner, these alone stop scripts and requests"""
+MOST_BYTES: Final = 8 << 20
+"""of a message that are shown: reading takes up to ten times as much memory"""
+_FIELDS: Final = (
+    *("from", "sender", "reply-to", "to", "cc", "date", "subject", "message-id"),
+    *("inner-from", "inner-reply-to", "inner-to", "inner-subject"),
+)
+_MOST_FIELDS: Final = 40
+_MOST_VALUE: Final = 1_000
+_BLANKS: Final = "\n\t\xa0\u200c\u200d"
+"""with the joiners that words of some scripts need"""
+_STYLE: Final = """
+:root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}
+body{margin:1rem;overflow-wrap:anywhere}
+h2{font-size:1rem}
+table{border-collapse:collapse;max-width:100%}
+th{text-align:left;vertical-align:top;padding-right:1em;font-weight:600}
+pre{white-space:pre-wrap;font:inherit;font-family:ui-monospace,monospace}
+section{border-top:1px solid GrayText;margin-top:1rem}
+.hidden{border:2px dashed #b00;padding:0 .5rem}
+.target{font-family:ui-monospace,monospace;font-size:.85em;background:#fd6;color:#000}
+"""
+
+
+def preview(raw: bytes) -> str:
+    """Return the document for a message."""
+    message, parts = read_with_sources(raw[:MOST_BYTES])
+    budget = HtmlBudget()
+    body = [_fields(message), *_warnings(message, raw)]
+    for part in parts:
+        if part.text and part.rank < ASIDE:
+            body += _shown(part, budget)
+    body.append(_attachments([part for part in parts if not part.text or part.rank == ASIDE]))
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Message</title>'
+        '<meta name="viewport" content="width=device-width">'
+        f"<style>{_STYLE}</style></head><body><main>{''.join(body)}</main></body></html>"
+    )
+
+
+def _fields(message: Message) -> str:
+    found: dict[bytes, list[str]] = {name.encode(): [] for name in _FIELDS}
+    for name, value in message.headers:
+        if name in found:
+            found[name].append(_plain(value)[:_MOST_VALUE])
+    rows = [(name.decode(), value) for name, values in found.items() for value in values]
+    return _table("Header", (), (_named(*row) for row in rows[:_MOST_FIELDS]))
+
+
+def _named(name: str, value: str) -> tuple[str, str]:
+    """The row of a field; those of messages inside are named so."""
+    inner = name.removeprefix("inner-")
+    return inner.capitalize() + (" (of a message inside)" if inner != name else ""), value
+
+
+def _warnings(message: Message, raw: bytes) -> Iterator[str]:
+    if len(raw) > MOST_BYTES:
+        yield f"<p>Only the first {MOST_BYTES >> 20} MB of the message are shown.</p>"
+    if PARTLY in message.oddities:
+        yield "<p>Mail programs may show this message in another way.</p>"
+
+
+def _shown(part: DecodedPart, budget: HtmlBudget) -> Iterator[str]:
+    """The text of a part, and what is hidden in it."""
+    title = printable(part.part.kind) or "text"
+    if part.rank == INSTEAD:
+        title += ", shown by programs without HTML"
+    page = visible_html(part.source, budget) if part.html else None
+    if page is not None:
+        yield _section(title, f"<div>{clean_html(page)}</div>")
+    else:
+        yield _section(title, _pre(part.part.text if part.html else part.source))
+    if part.part.hidden:
+        yield _section("Hidden: mail programs do not show this text", _pre(part.part.hidden),
+                       kind="hidden")  # fmt: skip
+
+
+def _attachments(parts: Sequence[DecodedPart]) -> str:
+    if not parts:
+        return ""
+    rows = [(_plain(one.part.name) or "(no name)", one.part.kind, f"{one.part.size} bytes")
+            for one in parts]  # fmt: skip
+    return _section("Attachments", _table("", ("Name", "Type", "Size"), rows))
+
+
+def _table(caption: str, heads: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
+    """A table; the first cell of a row is its head."""
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    head = "".join(f'<th scope="col">{escape(one)}</th>' for one in heads)
+    lines = "".join(
+        f'<tr><th scope="row">{_cell(first)}</th>'
+        + "".join(f"<td>{_cell(one)}</td>" for one in rest)
+        + "</tr>"
+        for first, *rest in rows
+    )
+    return f"<table>{title}{f'<tr>{head}</tr>' if head else ''}{lines}</table>"
+
+
+def _section(title: str, content: str, kind: str = "part") -> str:
+    return f'<section class="{kind}"><h2>{escape(title)}</h2>{content}</section>'
+
+
+def _pre(text: Text) -> str:
+    return f"<pre>\n{escape(printable(_decoded(text), keep=_BLANKS))}</pre>"
+
+
+def _cell(text: str) -> str:
+    return f"<bdi>{escape(printable(text))}</bdi>"
+
+
+def _plain(text: Text) -> str:
+    return printable(_decoded(text))
+
+
+def _decoded(text: Text) -> str:
+    return text if isinstance(text, str) else text.decode("utf-8", "replace")
