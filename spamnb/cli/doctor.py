@@ -179,7 +179,7 @@ def _forget(session: CliSession, feedback: Feedback) -> Answer:
 def _submit(address: Address, raw: bytes, rcpt: str) -> str:
     """Send a message with the empty sender, so that no bounce is ever sent."""
     from spamnb.endpoints.net.smtp_client import SendPlan, deliver
-    from spamnb.service.scanning.quarantine import ReleasedMessage
+    from spamnb.service.scanning.quarantined import ReleasedMessage
 
     rcpt_line = f"RCPT TO:<{rcpt}>".encode("ascii")
     released = ReleasedMessage(raw, b"MAIL FROM:<>", (rcpt_line,))

@@ -17,8 +17,8 @@ from spamnb.errors import PeerError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spamnb.service.scanning.quarantine import (
-        Quarantine,
+    from spamnb.service.scanning.quarantine import Quarantine
+    from spamnb.service.scanning.quarantined import (
         QuarantinedMessage,
         ReleasedMessage,
         ReleaseReply,

@@ -265,6 +265,24 @@ def test_kept_mail_is_released_or_deleted(rig):
     rig.daemon.wait_for("console", operation="delete", caller="token quarantine", status=200)
 
 
+def test_kept_mail_is_released_to_some(rig):
+    """Those who are named get it, and the message waits for the others."""
+    api, names = rig.api("quarantine"), ["eve@example.org", "fay@example.org"]
+    send(rig.daemon.port(), subject="to two", to=names)
+    (kept,) = api.get("/quarantine", limit=1).body["messages"]
+    assert kept["waiting"] == names
+    where = f"/quarantine/{kept['id']}"
+    for only in (["bob@example.org"], ["eve@example.org", "x"], "eve@example.org", [1]):
+        assert api.post(f"{where}/release", {"only": only}).status == 400
+    released = api.post(f"{where}/release", {"only": names[:1], "teach": True}).body
+    assert released["results"] == [{"recipient": names[0], "reply": "delivered"}]
+    assert (released["delivered"], released["training"]["state"]) == (True, "learnt")
+    assert api.get(where).body["waiting"] == names[1:]
+    assert api.post(f"{where}/release", {"only": names[:1]}).status == 409
+    assert api.post(f"{where}/release", {}).body["delivered"] is True
+    assert api.get(where).status == 404
+
+
 def test_kept_mail_is_shown_safely(rig):
     """The preview forbids the browser all that acts; the message itself is only a file."""
     api = rig.api("quarantine")

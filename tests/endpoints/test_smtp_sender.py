@@ -10,7 +10,7 @@ from support.waiting import LIMIT_S
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.smtp_client import SendPlan, deliver
 from spamnb.errors import PeerError
-from spamnb.service.scanning.quarantine import ReleasedMessage, ReleaseReply
+from spamnb.service.scanning.quarantined import ReleasedMessage, ReleaseReply
 
 PARCEL = ReleasedMessage(
     raw=b".dot\r\nSubject: x\n\r\nbare\rcr\r\nlast",

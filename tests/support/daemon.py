@@ -212,7 +212,7 @@ def send(port, text="hello", subject="a note", to="bob@example.org"):
     ident = f"<{time.monotonic_ns()}@example.org>"
     message = f"Subject: {subject}\r\nMessage-ID: {ident}\r\n\r\n{text}\r\n"
     with smtplib.SMTP("127.0.0.1", port, timeout=LIMIT_S) as client:
-        client.sendmail("alice@example.com", [to], message)
+        client.sendmail("alice@example.com", [to] if isinstance(to, str) else to, message)
     return ident
 
 

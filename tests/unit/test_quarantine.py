@@ -16,7 +16,8 @@ from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.errors import PeerError, RefError, RefusedError, StoreDamagedError, StoreFullError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.limits import QuarantineLimits
-from spamnb.service.scanning.quarantine import Quarantine, ReleaseReply
+from spamnb.service.scanning.quarantine import Quarantine
+from spamnb.service.scanning.quarantined import ReleaseReply
 
 RAW = b"X-Spam-Flag: YES\r\nSubject: x\r\n\r\n.body \xff\r\n"
 ENVELOPE = Envelope(
@@ -218,7 +219,7 @@ def test_a_release_is_marked_before_and_gone_after(quarantine):
 
     after = quarantine.release(identity, send)
     assert states == ["releasing"]
-    assert after.done == (0, 1)
+    assert after.done == {0, 1}
     assert files(quarantine) == [".lock"]
 
 
@@ -252,7 +253,7 @@ def test_a_retry_goes_only_to_recipients_without_the_message(quarantine):
     """A recipient is crossed out by the next hop's 250 alone."""
     identity = quarantine.keep(RAW, ENVELOPE, {})
     after = quarantine.release(identity, lambda _: [OK, ReleaseReply(452, "full")])
-    assert (after.state, after.done, after.replies) == ("kept", (0,), {"1": "452 full"})
+    assert (after.state, after.done, after.replies) == ("kept", {0}, {"1": "452 full"})
     parcels = []
     quarantine.release(identity, lambda released: parcels.append(released) or [OK])
     assert parcels[0].rcpt_lines == ENVELOPE.rcpt_lines[1:]
@@ -271,7 +272,7 @@ def test_a_release_that_never_ended_is_not_begun_again_unasked(quarantine):
     with pytest.raises(RefusedError, match="may have been sent"):
         quarantine.release(identity, lambda _: pytest.fail("sent twice"))
     after = quarantine.release(identity, lambda _: [OK, ReleaseReply(0)], again=True)
-    assert (after.state, after.done, after.replies) == ("releasing", (0,), {"1": "no reply"})
+    assert (after.state, after.done, after.replies) == ("releasing", {0}, {"1": "no reply"})
     with pytest.raises(RefusedError):
         quarantine.release(identity, lambda _: pytest.fail("sent twice"))
     assert quarantine.release(identity, lambda _: [OK], again=True).open == ()

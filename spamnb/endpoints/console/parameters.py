@@ -16,6 +16,7 @@ from spamnb.errors import UserError
 
 Schema = Mapping[str, Any]
 _MOST_CHARS: Final = 1000
+_MOST_ITEMS: Final = 1000
 MOST_ID: Final = (1 << 63) - 1
 
 
@@ -49,6 +50,11 @@ def _text(value: Any) -> str:
     return str(_require(good, value))
 
 
+def _texts(value: Any) -> list[str]:
+    _require(isinstance(value, list) and len(value) <= _MOST_ITEMS, value)
+    return [_text(one) for one in value]
+
+
 def _flag(value: Any) -> bool:
     value = {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
     return bool(_require(isinstance(value, bool), value))
@@ -62,6 +68,11 @@ def _time_us(value: Any) -> int:
 
 TEXT = ParameterType(
     {"type": "string", "maxLength": _MOST_CHARS}, _text, f"text of at most {_MOST_CHARS} characters"
+)
+TEXTS = ParameterType(
+    {"type": "array", "items": TEXT.schema, "maxItems": _MOST_ITEMS},
+    _texts,
+    f"a list of at most {_MOST_ITEMS} texts",
 )
 FLAG = ParameterType({"type": "boolean"}, _flag, "true or false")
 TIME = ParameterType(

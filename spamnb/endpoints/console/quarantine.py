@@ -1,41 +1,58 @@
-"""The operations on messages in quarantine: list, show, preview, release, delete."""
+"""The operations on messages in quarantine: list, show, preview, release, delete.
+
+A caller of one user finds the messages to that user, releases them to that user, and deletes them
+for that user; other messages and other recipients do not exist for this caller (RefError).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from spamnb.endpoints.console.callers import ApiCaller
 from spamnb.endpoints.console.operations import speaker
 from spamnb.endpoints.console.preview.document import HEADERS, preview
 from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
 from spamnb.errors import RefError
 from spamnb.service.admin.client import answer_of
+from spamnb.service.feedback.ownership import own_addresses
+from spamnb.service.scanning.quarantined import QuarantinedMessage
 
 
 def listed(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     """List the messages in quarantine, newest first."""
+    caller = request.caller
     limit, below = request.values["limit"], request.values["cursor"]
     names = [name for name in reversed(site.quarantine.ids()) if not below or name < below]
-    found = []
-    for name in names[:limit]:
+    found: list[dict[str, Any]] = []
+    for entry in _readable(site, caller, names):
+        if len(found) == limit:
+            return ApiReply({"messages": found, "next": found[-1]["id"]})
+        found.append(_facts(site, caller, entry))
+    return ApiReply({"messages": found, "next": None})
+
+
+def _readable(
+    site: ConsoleSite, caller: ApiCaller, names: list[str]
+) -> Iterator[QuarantinedMessage]:
+    for name in names:
         # Another process may delete it meanwhile.
         try:
-            entry = site.quarantine.get(name)
+            yield _entry(site, caller, name)
         except RefError:
             continue
-        found.append(entry.as_dict() | {"subject": site.quarantine.subject(name)})
-    return ApiReply({"messages": found, "next": names[limit - 1] if len(names) > limit else None})
 
 
 def show(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     """One message: its envelope, verdict and subject."""
-    name = request.values["id"]
-    entry = site.quarantine.get(name)
-    return ApiReply(entry.as_dict() | {"subject": site.quarantine.subject(name)})
+    caller = request.caller
+    return ApiReply(_facts(site, caller, _entry(site, caller, request.values["id"])))
 
 
 def view(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     """A message as a safe HTML document: header, text, hidden text, names of attachments."""
-    page = preview(site.quarantine.raw(request.values["id"]))
+    entry = _entry(site, request.caller, request.values["id"])
+    page = preview(site.quarantine.raw(entry.id))
     return ApiReply(
         data=page.encode("utf-8", "replace"), media_type="text/html; charset=utf-8", headers=HEADERS
     )
@@ -43,27 +60,61 @@ def view(site: ConsoleSite, request: ApiRequest) -> ApiReply:
 
 def raw(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     """The message itself, as a file."""
-    name = request.values["id"]
+    entry = _entry(site, request.caller, request.values["id"])
     return ApiReply(
-        data=site.quarantine.raw(name), media_type="application/octet-stream",
-        headers={"Content-Disposition": f'attachment; filename="{name}.eml"'},
+        data=site.quarantine.raw(entry.id), media_type="application/octet-stream",
+        headers={"Content-Disposition": f'attachment; filename="{entry.id}.eml"'},
     )  # fmt: skip
 
 
 def release(site: ConsoleSite, request: ApiRequest) -> ApiReply:
-    """Deliver a message to the recipients that do not have it; `teach` trains it as ham."""
-    name, values = request.values["id"], request.values
-    message = site.quarantine.raw(name)
-    entry = site.quarantine.release(name, site.send, again=values["again"])
+    """Deliver a message to recipients that do not have it; `teach` trains it as ham."""
+    values, caller = request.values, request.caller
+    entry = _entry(site, caller, values["id"])
+    to = _own(site, caller, entry)
+    if values["only"] is not None:
+        to = entry.numbers_of(values["only"], to)
+    message = site.quarantine.raw(entry.id)
+    after = site.quarantine.release(entry.id, site.send, only=to, again=values["again"])
+    delivered = to.isdisjoint(after.open)
     answer: dict[str, Any] | None = None
-    if values["teach"] and not entry.open:
-        asked = site.ask("teach", message, label="ham", **speaker(request.caller))
+    if values["teach"] and delivered:
+        asked = site.ask("teach", message, label="ham", **speaker(caller))
         answer = answer_of(asked.header).as_dict()
-    results = [{"recipient": to, "reply": reply} for to, reply in entry.results()]
-    return ApiReply({"results": results, "delivered": not entry.open, "training": answer})
+    results = [{"recipient": name, "reply": reply}
+               for at, (name, reply) in enumerate(after.results()) if at in to]  # fmt: skip
+    return ApiReply({"results": results, "delivered": delivered, "training": answer})
 
 
 def delete(site: ConsoleSite, request: ApiRequest) -> ApiReply:
-    """Delete a message; it is not delivered."""
-    site.quarantine.delete(request.values["id"])
-    return ApiReply({"deleted": request.values["id"]})
+    """Delete a message; it is not delivered. A caller of one user deletes it for that user."""
+    caller = request.caller
+    entry = _entry(site, caller, request.values["id"])
+    if caller.user:
+        site.quarantine.delete_for(entry.id, _own(site, caller, entry))
+    else:
+        site.quarantine.delete(entry.id)
+    return ApiReply({"deleted": entry.id})
+
+
+def _entry(site: ConsoleSite, caller: ApiCaller, name: str) -> QuarantinedMessage:
+    """A message that waits for the caller, or for any recipient if the caller may see all."""
+    entry = site.quarantine.get(name)
+    if caller.user and _own(site, caller, entry).isdisjoint(entry.open):
+        raise RefError(
+            f"there is no message {name} in quarantine", hint="see `spamnb quarantine list`"
+        )
+    return entry
+
+
+def _own(site: ConsoleSite, caller: ApiCaller, entry: QuarantinedMessage) -> frozenset[int]:
+    """The indexes of the recipients for whom the caller may act."""
+    if not caller.user:
+        return frozenset(range(len(entry.names)))
+    return own_addresses(entry.names, caller.user, site.config.teaching)
+
+
+def _facts(site: ConsoleSite, caller: ApiCaller, entry: QuarantinedMessage) -> dict[str, Any]:
+    """What the caller sees of a message; other recipients may have had a blind copy."""
+    found = entry.as_dict(_own(site, caller, entry))
+    return found | {"subject": site.quarantine.subject(entry.id)}

@@ -19,7 +19,8 @@ from spamnb.errors import PeerError
 from spamnb.service.admin.model_config import ModelConfig, open_model
 from spamnb.service.admin.request import AdminResponse
 from spamnb.service.engine.filter import Filter
-from spamnb.service.scanning.quarantine import Quarantine, ReleasedMessage, ReleaseReply
+from spamnb.service.scanning.quarantine import Quarantine
+from spamnb.service.scanning.quarantined import ReleasedMessage, ReleaseReply
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lookup import LookupIndex
 from spamnb.store.series import SeriesStore

@@ -15,6 +15,7 @@ from spamnb.endpoints.console.parameters import (
     FLAG,
     MOST_ID,
     TEXT,
+    TEXTS,
     TIME,
     Parameter,
     Schema,
@@ -262,6 +263,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         _object(results="array", delivered="boolean", training="object?"),
         (
             _QUARANTINE_ID,
+            Parameter("only", TEXTS, "The recipients' addresses; all without it."),
             Parameter("teach", FLAG, "Also train it as ham.", default=False),
             Parameter("again", FLAG, "Also if an interrupted release may have sent it.",
                       default=False),

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from spamnb.endpoints.net import reply_parser
 from spamnb.endpoints.net.address import Address
 from spamnb.errors import PeerError
-from spamnb.service.scanning.quarantine import ReleasedMessage, ReleaseReply
+from spamnb.service.scanning.quarantined import ReleasedMessage, ReleaseReply
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _DOT = re.compile(rb"^\.", re.MULTILINE)

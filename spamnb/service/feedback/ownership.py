@@ -15,7 +15,7 @@ Reads only. Failure: RefError for references that match no message, or several.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -213,28 +213,29 @@ def _are_similar(one: Sequence[Ids], other: Sequence[Ids]) -> bool:
 
 
 def delivered_to(entry: HistoryEntry, user: str, rules: TeachingRules) -> bool:
-    """Whether a message was delivered to this user: an address, or a login as local part.
+    """Whether a message was delivered to this user."""
+    return bool(own_addresses(entry.notes.get("to", "").split(), user, rules))
+
+
+def own_addresses(recipients: Iterable[str], user: str, rules: TeachingRules) -> frozenset[int]:
+    """The indexes of those recipients that are this user: an address, or a login as local part.
 
     A login matches addresses in `domains`; an address matches itself, if its domain is served here:
     outgoing mail has recipients at other sites.
     """
     user = address_of(user, rules.delimiter)
-    if not user:
-        return False
     domain = domain_of(user)
-    if domain:
-        found = user in _recipients(entry, rules.delimiter)
-        return found and (not rules.served or domain in rules.served)
-    wanted = frozenset(map(domain_of, (f"@{name}" for name in rules.domains)))
-    for address in _recipients(entry, rules.delimiter):
-        local, _, domain = address.rpartition("@")
-        if address == user or (local == user and (not wanted or domain in wanted)):
-            return True
-    return False
-
-
-def _recipients(entry: HistoryEntry, delimiter: str) -> list[str]:
-    return [address_of(text, delimiter) for text in entry.notes.get("to", "").split()]
+    if not user or (domain and rules.served and domain not in rules.served):
+        return frozenset()
+    domains = frozenset(map(domain_of, (f"@{name}" for name in rules.domains)))
+    found = set()
+    for at, text in enumerate(recipients):
+        address = address_of(text, rules.delimiter)
+        local, _, where = address.rpartition("@")
+        is_login = not domain and local == user and (not domains or where in domains)
+        if address == user or is_login:
+            found.add(at)
+    return frozenset(found)
 
 
 def is_local_stranger(feedback: Feedback, rules: TeachingRules) -> bool:

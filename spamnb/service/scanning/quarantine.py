@@ -9,46 +9,48 @@ Files are 0600 in a 0700 folder, written to a temporary file, synced and renamed
 folder, the sidecar, the folder. So `keep` returns when both are on disk, and a crash leaves no
 sidecar without its message; a message without a sidecar is deleted after an hour.
 
-A release is recorded in the sidecar, durably, before a byte is sent, and a recipient is marked as
-done only after the next hop's 250. A release that was begun and never ended may have been sent, so
-releasing again has to be requested explicitly. Must not know sockets: sending is a callable.
+A release, to all recipients or to some, is recorded in the sidecar, durably, before a byte is sent,
+and a recipient is marked as done only after the next hop's 250. A release that was begun and never
+ended may have been sent, so releasing to its recipients again has to be requested explicitly.
+Releases of one message to different recipients may run at a time. Must not know sockets: sending
+is a callable.
 
 Failure: StoreFullError when the limit or the disk is reached, RefError for an unknown ID,
-RefusedError for a release in progress, PeerError if the next hop did not accept the message.
+RefusedError for a release in progress, or to recipients that have the message, PeerError if the
+next hop did not accept it.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final
 
 from spamnb.core.mail.envelope import Envelope
 from spamnb.core.mail.headers import subject_of
 from spamnb.core.policy.verdict_headers import add_to_message, header_end, released_fields
-from spamnb.errors import (
-    PeerError,
-    RefError,
-    RefusedError,
-    StoreDamagedError,
-    StoreFullError,
-)
-from spamnb.service.engine.clock import iso, now_us
+from spamnb.errors import PeerError, RefError, RefusedError, StoreDamagedError, StoreFullError
+from spamnb.service.engine.clock import now_us
 from spamnb.service.limits import QuarantineLimits
 from spamnb.service.maintenance.expiry_clock import expiry_mark
+from spamnb.service.scanning.quarantined import (
+    QuarantinedMessage,
+    ReleasedMessage,
+    Send,
+    decoded,
+    encoded,
+)
 from spamnb.service.telemetry.log import Log, silent
 from spamnb.store.files import durable_write, make_folder, refused, sync_folder
 
-VERSION: Final = 1
 _ID = re.compile(r"[0-9]{8}T[0-9]{12}-[0-9a-f]{8}")
 _DAY_US: Final = 86_400_000_000
 _ORPHAN_S: Final = 3_600
@@ -56,83 +58,6 @@ _ORPHAN_S: Final = 3_600
 _COUNT_AGAIN_S: Final = 60.0
 _HEAD_BYTES: Final = 65_536
 _TIDY_S: Final = 3_600.0
-
-State = Literal["kept", "releasing"]
-
-
-@dataclass(frozen=True, slots=True)
-class QuarantinedMessage:
-    """A message in quarantine. Envelope lines are decoded as latin-1, which preserves all bytes."""
-
-    id: str
-    time_us: int
-    size_bytes: int
-    sender: str
-    recipients: tuple[str, ...]
-    mail_line: str
-    rcpt_lines: tuple[str, ...]
-    xforward_lines: tuple[str, ...] = ()
-    upstream: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
-    state: State = "kept"
-    done: tuple[int, ...] = ()
-    """indexes of recipients that the next hop accepted"""
-    replies: dict[str, str] = field(default_factory=dict)
-    """index of a recipient -> the next hop's reply that did not accept it"""
-
-    @property
-    def open(self) -> tuple[int, ...]:
-        """Indexes of recipients that do not have it yet."""
-        return tuple(at for at in range(len(self.rcpt_lines)) if at not in self.done)
-
-    def results(self) -> list[tuple[str, str]]:
-        """Each recipient, and what became of the message for them."""
-        names = self.recipients + self.rcpt_lines[len(self.recipients) :]
-        return [
-            (name, "delivered" if at in self.done else self.replies.get(str(at), "kept"))
-            for at, name in enumerate(names[: len(self.rcpt_lines)])
-        ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The message's entry as values that JSON can represent."""
-        return {
-            "id": self.id,
-            "time": iso(self.time_us),
-            "bytes": self.size_bytes,
-            "sender": self.sender,
-            "recipients": list(self.recipients),
-            "waiting": [self.recipients[at] for at in self.open if at < len(self.recipients)],
-            "upstream": self.upstream,
-            "state": self.state,
-            "replies": self.replies,
-            "facts": self.facts,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class ReleasedMessage:
-    """A message to send, with its original envelope lines."""
-
-    raw: bytes
-    mail_line: bytes
-    rcpt_lines: tuple[bytes, ...]
-    xforward_lines: tuple[bytes, ...] = ()
-    upstream: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseReply:
-    """The next hop's reply for one recipient; code 0: no reply after the final dot."""
-
-    code: int
-    text: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.code} {self.text}".strip() if self.code else "no reply"
-
-
-Send = Callable[[ReleasedMessage], Sequence[ReleaseReply]]
-"""A reply for each recipient, in order. PeerError: certainly not delivered."""
 
 
 class Quarantine:
@@ -161,7 +86,7 @@ class Quarantine:
         """Store a message; returns its ID when file and folder are on disk."""
         make_folder(self.folder)
         entry = self._entry(raw, envelope, facts)
-        sidecar = _encoded(entry)
+        sidecar = encoded(entry)
         self._make_room(len(raw) + len(sidecar))
         self._write(f"{entry.id}.eml", raw)
         try:
@@ -232,7 +157,7 @@ class Quarantine:
             ) from error
         except OSError as error:
             raise refused(error, self._path(identity, "json")) from error
-        return _decoded(text, identity)
+        return decoded(text, identity)
 
     def raw(self, identity: str) -> bytes:
         """The message itself."""
@@ -348,69 +273,85 @@ class Quarantine:
 
     # -- releasing ------------------------------------------------------------------------------
 
-    def release(self, identity: str, send: Send, *, again: bool = False) -> QuarantinedMessage:
+    def release(
+        self, identity: str, send: Send, *, only: Collection[int] | None = None, again: bool = False
+    ) -> QuarantinedMessage:
         """Send a message to the recipients that do not have it; returns its new record.
 
-        It is deleted once all have it. Without `again`, a release that was begun and never ended is
-        refused, since the message may have been delivered.
+        `only`: to these of them, by their indexes. It is deleted once none waits. Without `again`,
+        a release that was begun and never ended is refused, since they may have the message.
         """
         raw = self.raw(identity)
-        entry = self._start_release(identity, again=again)
+        entry, to = self._start_release(identity, only, again=again)
         fields = released_fields(str(entry.facts.get("signature") or ""))
         released = ReleasedMessage(
             raw=add_to_message(raw, fields),
             mail_line=entry.mail_line.encode("latin-1"),
-            rcpt_lines=tuple(entry.rcpt_lines[at].encode("latin-1") for at in entry.open),
+            rcpt_lines=tuple(entry.rcpt_lines[at].encode("latin-1") for at in to),
             xforward_lines=tuple(line.encode("latin-1") for line in entry.xforward_lines),
             upstream=entry.upstream or self.upstream,
         )
         try:
             replies = send(released)
         except PeerError:
-            self._save_again(replace(entry, state="kept"))
+            self._update(entry, lambda now: now.ended(to, {}))
             raise
-        return self._record_replies(entry, replies)
+        by_number = dict(zip(to, replies, strict=True))
+        return self._update(entry, lambda now: now.ended(to, by_number), "all recipients have it")
 
-    def _start_release(self, identity: str, *, again: bool) -> QuarantinedMessage:
+    def _start_release(
+        self, identity: str, only: Collection[int] | None, *, again: bool
+    ) -> tuple[QuarantinedMessage, tuple[int, ...]]:
+        """Record that a release begins; returns the record, and the recipients of the release."""
         with self._locked():
             entry = self.get(identity)
-            if entry.state == "releasing" and not again:
+            to = tuple(at for at in entry.open if only is None or at in only)
+            if not to and only is not None:
+                raise RefusedError(
+                    f"none of these recipients waits for {identity}",
+                    hint="see `spamnb quarantine show`",
+                )
+            if not again and not entry.sending.isdisjoint(to):
                 raise RefusedError(
                     f"a release of {identity} was begun and did not end: it may have been sent",
                     hint="check whether it arrived; then delete it, or release it with --again",
                 )
-            entry = replace(entry, state="releasing")
+            entry = replace(entry, sending=entry.sending | {*to})
             self._save(entry)
-            return entry
+            return entry, to
 
-    def _record_replies(
-        self, entry: QuarantinedMessage, replies: Sequence[ReleaseReply]
-    ) -> QuarantinedMessage:
-        """Record the replies; delete the message if all recipients have it."""
-        by_number = dict(zip(entry.open, replies, strict=True))
-        took = [at for at, reply in by_number.items() if 200 <= reply.code < 300]
-        rejected = {str(at): str(reply) for at, reply in by_number.items() if at not in took}
-        unknown = any(reply.code == 0 for reply in replies)
-        entry = replace(
-            entry,
-            done=tuple(sorted({*entry.done, *took})),
-            replies=rejected,
-            state="releasing" if unknown else "kept",
+    def delete_for(self, identity: str, only: Collection[int]) -> QuarantinedMessage:
+        """Delete a message for some recipients, by their indexes; returns its new record."""
+        return self._update(
+            self.get(identity),
+            lambda now: replace(now, dropped=now.dropped | {at for at in only if at in now.open}),
+            "requested",
         )
-        if entry.open:
-            self._save_again(entry)
-        else:
-            self.delete(entry.id, "all recipients have it")
-        return entry
+
+    def _update(
+        self,
+        entry: QuarantinedMessage,
+        change: Callable[[QuarantinedMessage], QuarantinedMessage],
+        reason: str = "",
+    ) -> QuarantinedMessage:
+        """Change a record as it is now, since other processes change it, too.
+
+        A message for which no recipient waits any more is deleted, with a reason. If another
+        process has deleted it, it stays so.
+        """
+        with self._locked():
+            try:
+                changed = change(self.get(entry.id))
+            except RefError:
+                return change(entry)
+            if changed.open:
+                self._save(changed)
+        if not changed.open:
+            self._delete([entry.id], reason)
+        return changed
 
     def _save(self, entry: QuarantinedMessage) -> None:
-        self._write(f"{entry.id}.json", _encoded(entry))
-
-    def _save_again(self, entry: QuarantinedMessage) -> None:
-        """Save the record unless another process has deleted the message."""
-        with self._locked():
-            if self._path(entry.id, "json").exists():
-                self._save(entry)
+        self._write(f"{entry.id}.json", encoded(entry))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -441,20 +382,3 @@ def _unlinked(path: Path) -> bool:
 
 def _is_old(file: os.DirEntry[str], now: int) -> bool:
     return file.name != ".lock" and now / 1e6 - file.stat().st_mtime > _ORPHAN_S
-
-
-def _encoded(entry: QuarantinedMessage) -> bytes:
-    """The sidecar as JSON, which escapes non-ASCII, so any byte of an envelope is preserved."""
-    return json.dumps({"version": VERSION, **asdict(entry)}, default=str, indent=1).encode() + b"\n"
-
-
-def _decoded(text: bytes, identity: str) -> QuarantinedMessage:
-    try:
-        found: dict[str, Any] = json.loads(text)
-        if found.pop("version") != VERSION:
-            raise StoreDamagedError(f"the message {identity} was kept by another version")
-        for name in ("recipients", "rcpt_lines", "xforward_lines", "done"):
-            found[name] = tuple(found[name])
-        return QuarantinedMessage(**found)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StoreDamagedError(f"the sidecar of {identity} cannot be read") from error
