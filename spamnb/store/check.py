@@ -1,7 +1,7 @@
 """Consistency checks of a whole store, and the features that may expire.
 
 Works on any store of the contract. Memory: about 80 bytes for each feature of the model and its
-journal, with two labels. Failure: what applying an event raises.
+journal, with two labels, and 64 KB for each person. Failure: what applying an event raises.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from spamnb.core.model.events import NO_LABEL, Event, Ids, Records, Totals
 from spamnb.core.model.id_arrays import locate
 from spamnb.core.model.training_rows import TrainingRows
+from spamnb.core.persons.corrections import PersonalCorrections
+from spamnb.core.persons.rows import PersonalRows
 from spamnb.errors import SpamnbError
 from spamnb.store.apply_events import event_ids, named_ids
 from spamnb.store.contract import MessageState, ReadView
@@ -85,6 +87,7 @@ def check(view: ReadView) -> list[str]:
         faults += _words(view, ids)
         faults += _indexes(view, labels)
         faults += _fold(view, ids, records)
+        faults += _persons(view, labels)
     except SpamnbError as error:
         faults.append(f"reading stopped: {error}")
     return faults
@@ -185,6 +188,30 @@ def _fold(view: ReadView, ids: Ids, records: Records) -> list[str]:
     if not all(np.array_equal(_trimmed(a), _trimmed(b)) for a, b in lines):
         faults.append("the histogram is not what the journal says")
     return faults
+
+
+def _persons(view: ReadView, labels: int) -> list[str]:
+    """Compare the corrections of each person with the checkpoint and the journal."""
+    rows = PersonalRows(labels, dict(view.base_persons()).get)
+    for event in view.events():
+        rows.apply(event)
+    want = dict(view.base_persons()) | dict(rows.changed())
+    live = dict(view.persons())
+    wrong = [
+        person
+        for person in want.keys() | live.keys()
+        if not _same_personal(want.get(person), live.get(person))
+    ]
+    return [
+        f"the corrections of person {person:016x} are not what the journal says"
+        for person in sorted(wrong)[:_MOST_NAMED]
+    ]
+
+
+def _same_personal(a: PersonalCorrections | None, b: PersonalCorrections | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return np.array_equal(a.values, b.values)
 
 
 def _same(a: Records, b: Records) -> bool:

@@ -1,7 +1,8 @@
 """The interface of a store, as protocols with their rules; `memory` and `lmdb.store` implement it.
 
 A store holds one model: its recipe, its totals, the records of its features, their texts (if the
-recipe has a vocabulary), the journal of events, and two indexes into the journal.
+recipe has a vocabulary), the corrections of persons, the journal of events, and two indexes into
+the journal.
 
 * `read()` returns a snapshot. It never blocks on a writer and sees no unfinished transaction. The
   caller must not keep it open across a yield of control.
@@ -33,6 +34,7 @@ import numpy as np
 
 from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals
+from spamnb.core.persons.corrections import PersonalCorrections
 
 Result = TypeVar("Result")
 
@@ -128,6 +130,15 @@ class ReadView(Protocol):
     def base_features(self) -> Iterator[tuple[Ids, Records]]:
         """Yield the features of the checkpoint, as `features`."""
 
+    def personal(self, person: int) -> PersonalCorrections | None:
+        """Return the corrections of a person; None if there are none."""
+
+    def persons(self) -> Iterator[tuple[int, PersonalCorrections]]:
+        """Yield all persons with corrections, in order of their ids."""
+
+    def base_persons(self) -> Iterator[tuple[int, PersonalCorrections]]:
+        """Yield the persons of the checkpoint, as `persons`."""
+
     def last_events(self, count: int) -> list[tuple[int, int]]:
         """Return (seq, label after) of the newest LEARN and MOVE events, newest first."""
 
@@ -143,6 +154,9 @@ class WriteView(ReadView, Protocol):
 
     def put_words(self, words: Words) -> None:
         """Store texts of new ids; existing texts stay. No effect without a vocabulary."""
+
+    def put_personal(self, person: int, personal: PersonalCorrections | None) -> None:
+        """Replace the corrections of a person; None removes them."""
 
     def append(self, *events: Event) -> None:
         """Add events, numbered from the last one on; each defines the state of its message."""

@@ -14,6 +14,7 @@ import bisect
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -21,6 +22,8 @@ import numpy as np
 
 from spamnb.core.features.extract import Words
 from spamnb.core.model.events import NO_LABEL, Event, EventKind, Ids, Recipe, Records, Totals
+from spamnb.core.persons.corrections import PersonalCorrections
+from spamnb.core.persons.rows import PersonalRows
 from spamnb.errors import BugError
 from spamnb.store.apply_events import apply_event, event_ids, first_totals, older
 from spamnb.store.contract import MessageState, ReadView, Word, WriteView, unpacked
@@ -28,7 +31,7 @@ from spamnb.store.journal import MOST_DIGESTS, count_labels
 from spamnb.store.rows.codec import empty_rows, no_records
 
 _BLOCK = 16_384
-_TABLES = ("rows", "base", "words", "live", "mids", "events", "sums")
+_TABLES = "rows", "base", "words", "live", "mids", "events", "sums", "persons", "base_persons"
 
 Result = TypeVar("Result")
 Dicts = dict[str, dict[Any, Any]]
@@ -156,6 +159,20 @@ class _View:
             return 0
         return kept[bisect.bisect_left(kept, seq) % len(kept)]
 
+    def personal(self, person: int) -> PersonalCorrections | None:
+        found: PersonalCorrections | None = self._get("persons", person)
+        return found
+
+    def persons(self) -> Iterator[tuple[int, PersonalCorrections]]:
+        return self._persons("persons")
+
+    def base_persons(self) -> Iterator[tuple[int, PersonalCorrections]]:
+        return self._persons("base_persons")
+
+    def _persons(self, table: str) -> Iterator[tuple[int, PersonalCorrections]]:
+        for person in self._keys(table):
+            yield person, self._get(table, person)
+
     def last_events(self, count: int) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         for event in self.events(newest_first=True):
@@ -191,6 +208,9 @@ class _View:
         for word in unpacked(words):
             if self._get("words", word.id) is None:
                 self.over["words"][word.id] = word
+
+    def put_personal(self, person: int, personal: PersonalCorrections | None) -> None:
+        self.over["persons"][person] = personal
 
     def append(self, *events: Event) -> None:
         for event in events:
@@ -233,6 +253,9 @@ class _View:
         totals.last_seq = event.seq
         self._scatter("base", ids, records)
         self.over["sums"]["base"] = totals
+        personal_rows = PersonalRows(len(totals.messages), partial(self._get, "base_persons"))
+        personal_rows.apply(event)
+        self.over["base_persons"].update(personal_rows.changed())
         self.over["events"][event.seq] = None
         line = self.live(event.digest)
         if line is not None and line.seq == event.seq:

@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -28,6 +28,7 @@ import numpy as np
 from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Event, Ids, Recipe
 from spamnb.core.model.training_rows import TrainingRows
+from spamnb.core.persons.rows import PersonalRows
 from spamnb.errors import StoreMissingError
 from spamnb.store.apply_events import event_ids
 from spamnb.store.contract import MessageState, ReadView, Store, WriteView, packed
@@ -36,6 +37,7 @@ from spamnb.store.lmdb.environment import Environment
 from spamnb.store.lmdb.sharing import DATA_FILE, MAP_SIZE, EnvironmentConfig
 from spamnb.store.lmdb.store import LmdbStore, open_store, read_recipe
 from spamnb.store.maintenance import Pairs, exclusive, fill, prove, put_in_place, temporary_folder
+from spamnb.store.personal_table import BASE, LIVE
 from spamnb.store.rows.codec import decode_state, encode_recipe, encode_state
 from spamnb.store.rows.logged_rows import LOG_KEY, LogState
 from spamnb.store.rows.vocabulary import BucketLayout
@@ -111,7 +113,7 @@ def _write_checkpoint(old: Environment, work_folder: Path, recipe: Recipe) -> No
 
 def _meta(tables: Tables, recipe: Recipe) -> dict[bytes, bytes]:
     totals = bytes(tables.meta.get(BASE_TOTALS_KEY) or b"")
-    return {
+    return _base_persons(tables) | {
         FORMAT_KEY: FORMAT.to_bytes(2, "little"),
         RECIPE_KEY: encode_recipe(recipe),
         TOTALS_KEY: totals,
@@ -119,6 +121,14 @@ def _meta(tables: Tables, recipe: Recipe) -> dict[bytes, bytes]:
         LAYOUT_KEY: BucketLayout().encode(),
         LOG_KEY: LogState.of_new_model().encode(),
     }
+
+
+def _base_persons(tables: Tables) -> dict[bytes, bytes]:
+    """Return the entries of the persons at the checkpoint, as live ones and as the checkpoint's."""
+    found: dict[bytes, bytes] = {}
+    for key, value in takewhile(lambda pair: pair[0].startswith(BASE), tables.meta.scan(BASE)):
+        found[key] = found[LIVE + key[len(BASE) :]] = bytes(value)
+    return found
 
 
 def _states(tables: Tables, first: dict[bytes, MessageState]) -> Pairs:
@@ -168,9 +178,13 @@ def replay(events: Iterable[Event], texts: ReadView, new: Store) -> int:
 def _apply(view: WriteView, batch: list[Event], texts: ReadView) -> None:
     ids = np.unique(np.concatenate([event_ids(event) for event in batch]))
     training_rows = TrainingRows(view.totals(), ids, view.gather(ids))
+    personal_rows = PersonalRows(len(training_rows.totals.messages), view.personal)
     for event in batch:
         training_rows.apply(event)
         training_rows.totals.last_seq = event.seq
+        personal_rows.apply(event)
+    for person, personal in personal_rows.changed():
+        view.put_personal(person, personal)
     view.append(*batch)
     view.scatter(ids, training_rows.to_records())
     view.put_totals(training_rows.totals)

@@ -1,6 +1,7 @@
 """The read view and write view of `contract` over tables of bytes; independent of the engine.
 
-    meta      format, recipe, totals, base totals, words' layout, journal's free space, log's state
+    meta      format, recipe, totals, base totals, words' layout, journal's free space, log's
+              state; corrections of persons, see `personal_table`
     features  segments of rows: the live state         base      the same for the checkpoint
     log       the rows that changed last, see `rows.logged_rows`
     words     buckets of texts                         journal, digests, mids, kept   see `journal`
@@ -23,10 +24,13 @@ from numpy.typing import NDArray
 from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals
 from spamnb.core.model.training_rows import TrainingRows
+from spamnb.core.persons.corrections import PersonalCorrections
+from spamnb.core.persons.rows import PersonalRows
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.apply_events import event_ids, first_totals, older
 from spamnb.store.contract import MessageState, Word
 from spamnb.store.journal import Index, Journal, Pages, count_labels
+from spamnb.store.personal_table import BASE, LIVE, PersonalTable
 from spamnb.store.rows.codec import (
     Rows,
     RowSet,
@@ -81,7 +85,8 @@ class TableReadView:
         self._tables = tables
         self._recipe = recipe
         self._cache = cache or RowCache()
-        self._row_type = row_type(len(recipe.labels))
+        self._labels = len(recipe.labels)
+        self._row_type = row_type(self._labels)
 
     def _meta(self, key: bytes) -> bytes | memoryview:
         value = self._tables.meta.get(key)
@@ -140,7 +145,7 @@ class TableReadView:
 
     def learnt(self, most: int) -> list[int]:
         """Return how many messages have each label."""
-        return count_labels(self._index.labels(), len(self._recipe.labels), most)
+        return count_labels(self._index.labels(), self._labels, most)
 
     def digests(self, message_id: str) -> list[bytes]:
         """Return the digests of a Message-ID."""
@@ -172,6 +177,21 @@ class TableReadView:
         """Yield keys and values of the features' segments, with what is only in the log."""
         for number, rows in enumerate(self._features.all()):
             yield key_of(number), encode(rows, self._features.segments.bits)
+
+    def personal(self, person: int) -> PersonalCorrections | None:
+        """Return the corrections of a person."""
+        return self._personal(LIVE).get(person)
+
+    def persons(self) -> Iterator[tuple[int, PersonalCorrections]]:
+        """Yield all persons with corrections."""
+        return self._personal(LIVE).all()
+
+    def base_persons(self) -> Iterator[tuple[int, PersonalCorrections]]:
+        """Yield the persons of the checkpoint."""
+        return self._personal(BASE).all()
+
+    def _personal(self, state: bytes) -> PersonalTable:
+        return PersonalTable(self._tables.meta, state, self._labels)
 
     def last_events(self, count: int) -> list[tuple[int, int]]:
         """Return (seq, label after) of the newest LEARN and MOVE events."""
@@ -223,6 +243,10 @@ class TableWriteView(TableReadView):
             new_ids = np.concatenate(self._new_ids or [_NO_IDS])
             self._vocabulary.add(words, np.sort(new_ids, kind="stable"))
 
+    def put_personal(self, person: int, personal: PersonalCorrections | None) -> None:
+        """Replace the corrections of a person."""
+        self._personal(LIVE).put(person, personal)
+
     def append(self, *events: Event) -> None:
         """Add events; each defines the state of its message."""
         if self._pages is None:
@@ -263,9 +287,14 @@ class TableWriteView(TableReadView):
         places = Places(self._base)
         places.fill(ids, rows, np.arange(len(ids)))
         training_rows = TrainingRows(totals, ids, records_of(rows))
+        persons = self._personal(BASE)
+        personal_rows = PersonalRows(self._labels, persons.get)
         for event in batch:
             training_rows.apply(event)
             training_rows.totals.last_seq = event.seq
+            personal_rows.apply(event)
+        for person, personal in personal_rows.changed():
+            persons.put(person, personal)
         changed = RowSet(ids, to_rows(training_rows.to_records()))
         self._base.merge(changed, self._base.numbers, bits_for(places.count + len(ids)))
         self._tables.meta.put(BASE_TOTALS_KEY, encode_totals(training_rows.totals))

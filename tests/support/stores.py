@@ -17,11 +17,13 @@ from spamnb.core.model.events import (
     Update,
     no_update,
 )
+from spamnb.core.persons.rows import PersonalRows
 from spamnb.store.apply_events import apply_event, event_ids
 from spamnb.store.check import check, collect
 from spamnb.store.contract import Word, packed
 from spamnb.store.memory import MemoryStore
 from spamnb.store.rows.codec import encode_event
+from spamnb.store.rows.personal_codec import encode_personal
 
 NOON_2026 = 1_767_268_800_000_000
 DAY_US = 86_400_000_000
@@ -71,7 +73,7 @@ def mail(number, *names, groups=2):
     return Mail(number, parts, message_id=f"{number}@example.org")
 
 
-def update(size=1000, *, groups=2, labels=2, rehearsals=()):
+def update(size=1000, *, groups=2, labels=2, rehearsals=(), personal=None):
     """Make a push of different numbers."""
     steps = np.arange(1, groups * labels + 1, dtype=np.int64).reshape(groups, labels) * size
     return Update(
@@ -79,10 +81,11 @@ def update(size=1000, *, groups=2, labels=2, rehearsals=()):
         np.arange(groups * labels, dtype=np.int64).reshape(groups, labels) * size * 7 - size,
         np.arange(groups, dtype=np.int64) * size * 11 + size,
         tuple(rehearsals),
+        personal,
     )
 
 
-def event_for(view, message, after, *, time_us=NOON_2026, delta=None, rehearsals=()):
+def event_for(view, message, after, *, time_us=NOON_2026, delta=None, rehearsals=(), person=0):
     """The event that brings a message under a label (NO_LABEL: forgets it)."""
     totals = view.totals()
     groups, labels = len(totals.temperatures), len(totals.messages)
@@ -118,6 +121,7 @@ def event_for(view, message, after, *, time_us=NOON_2026, delta=None, rehearsals
         delta=net_update.negated().plus(wanted),
         net_update=wanted,
         times=message.times,
+        person=person,
     )
 
 
@@ -152,6 +156,10 @@ def apply(view, event):
     view.scatter(ids, records)
     fresh = ids[unknown & records.n.any(axis=1)]
     view.put_words(packed(word(i) for i in fresh.tolist()))
+    personal_rows = PersonalRows(len(totals.messages), view.personal)
+    personal_rows.apply(event)
+    for person, personal in personal_rows.changed():
+        view.put_personal(person, personal)
     view.append(event)
 
 
@@ -191,6 +199,8 @@ def picture(view):
         "events": [(e.seq, encode_event(e)) for e in view.events()],
         "backwards": [e.seq for e in view.events(newest_first=True)][::-1],
         "last": view.last_events(20),
+        "persons": [(p, encode_personal(v)) for p, v in view.persons()],
+        "base_persons": [(p, encode_personal(v)) for p, v in view.base_persons()],
     }
 
 

@@ -69,7 +69,7 @@ def ints(*shape):
 
 
 @st.composite
-def updates(draw, groups, labels):
+def updates(draw, groups, labels, *, personal=False):
     rehearsals = st.lists(
         st.builds(
             RehearsalUpdate,
@@ -79,14 +79,17 @@ def updates(draw, groups, labels):
         max_size=2,
     )
     steps, bias, temperatures = ints(groups, labels), ints(groups, labels), ints(groups)
-    return Update(draw(steps), draw(bias), draw(temperatures), tuple(draw(rehearsals)))
+    own = draw(ints(groups, labels - 1)) if personal else None
+    return Update(draw(steps), draw(bias), draw(temperatures), tuple(draw(rehearsals)), own)
 
 
 @st.composite
 def events(draw):
     groups, labels = draw(st.integers(1, 3)), draw(st.integers(2, 4))
     ids = tuple(draw(st.lists(ID_SETS, max_size=groups)))
-    delta = draw(updates(groups, labels))
+    person = draw(st.sampled_from([0, 1, (1 << 64) - 1]))
+    any_update = updates(groups, labels, personal=bool(person))
+    delta = draw(any_update)
     count = sum(map(len, ids))
     times = st.lists(st.integers(0, (1 << 32) - 1), min_size=count, max_size=count)
     bulk = None
@@ -108,12 +111,13 @@ def events(draw):
         previous=draw(st.integers(0, 1 << 50)),
         ids=ids,
         delta=delta,
-        net_update=draw(st.one_of(st.just(delta), updates(groups, labels))),
+        net_update=draw(st.one_of(st.just(delta), any_update)),
         times=np.array(draw(times), np.uint32) if draw(st.booleans()) else None,
         bulk=bulk,
         undoes=draw(st.integers(0, 1 << 50)),
         immediate=draw(st.booleans()),
         weight=draw(st.sampled_from([1.0, 0.1, 0.0])),
+        person=person,
     )
 
 

@@ -57,11 +57,15 @@ class Update(NamedTuple):
     temperatures: Ints
     """int64[G], units of 2^-40"""
     rehearsals: tuple[RehearsalUpdate, ...] = ()
+    personal: Ints | None = None
+    """int64[G, K - 1], units of 2^-20: a step on the corrections of the event's person alone, of
+    every label but the first"""
 
     def negated(self) -> Update:
         """The update that reverses this one."""
         rehearsals = tuple(RehearsalUpdate(e.ids, -e.steps) for e in self.rehearsals)
-        return Update(-self.steps, -self.bias, -self.temperatures, rehearsals)
+        personal = None if self.personal is None else -self.personal
+        return Update(-self.steps, -self.bias, -self.temperatures, rehearsals, personal)
 
     def plus(self, other: Update) -> Update:
         """The sum of two updates of the same message."""
@@ -70,7 +74,14 @@ class Update(NamedTuple):
             self.bias + other.bias,
             self.temperatures + other.temperatures,
             self.rehearsals + other.rehearsals,
+            _sum(self.personal, other.personal),
         )
+
+
+def _sum(a: Ints | None, b: Ints | None) -> Ints | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
 
 
 def no_update(groups: int, labels: int) -> Update:
@@ -142,6 +153,8 @@ class Event(NamedTuple):
     """a person's correction: not doubted, repeated until it holds. Only relearning uses this"""
     weight: float = 1.0
     """the factor of the step"""
+    person: int = 0
+    """the id of the person that the personal steps belong to; 0 if there are none"""
 
 
 @dataclass(slots=True)

@@ -252,11 +252,10 @@ class Learner:
             training_rows.update(message_rows, rehearsal.steps)
             training_rows.put(message_rows)
             training_rows.add_to_totals(rehearsal)
-            update = Update(
-                update.steps,
-                update.bias + rehearsal.bias,
-                update.temperatures + rehearsal.temperatures,
-                (*update.rehearsals, RehearsalUpdate(ids, rehearsal.steps)),
+            update = update._replace(
+                bias=update.bias + rehearsal.bias,
+                temperatures=update.temperatures + rehearsal.temperatures,
+                rehearsals=(*update.rehearsals, RehearsalUpdate(ids, rehearsal.steps)),
             )
         return update
 

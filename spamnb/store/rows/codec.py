@@ -7,7 +7,7 @@ Row of a feature, 2 + 8 K bytes, packed (18 at two labels); its id is stored els
 
     u32 n[K] | i32 w[K] | u16 day
 
-Event, version 2 (its seq is in the journal's key):
+Event, version 2, or 3 with a person (its seq is in the journal's key):
 
     u8 version | u8 kind | u8 flags | i16 before | i16 after | i64 time_us
     varint previous | chunk digest | text message_id | text user | text channel
@@ -16,6 +16,7 @@ Event, version 2 (its seq is in the journal's key):
     [varint undoes]                                                             flag 8
     [f64 weight]                                                                flag 32
     [bulk]                                                                      flag 4
+    [u64 person | ints personal[G, K - 1] of each update]                       version 3
   flag 16: a person's explicit correction
   update: ints steps[G, K] | ints bias[G, K] | ints temperatures[G] | varint rehearsals
         each rehearsal: G * ids | ints steps[G, K]
@@ -74,7 +75,9 @@ from spamnb.store.rows.id_codec import (
 )
 
 VERSION = 2
-"""of events and totals"""
+"""of events without a person, and of totals"""
+PERSON_VERSION = 3
+"""of events with a person, which older programs must not apply"""
 
 Rows = NDArray[np.void]
 """structured, of `row_type`"""
@@ -83,6 +86,7 @@ _NET_UPDATE, _TIMES, _BULK, _UNDOES, _IMMEDIATE, _WEIGHT = 1, 2, 4, 8, 16, 32
 _HEAD = struct.Struct("<BBBhhq")
 _LIVE = struct.Struct("<hQB")
 _DOUBLE = struct.Struct("<d")
+_PERSON = struct.Struct("<Q")
 
 
 @cache
@@ -184,7 +188,14 @@ def encode_event(event: Event) -> bytes:
     flags |= (event.bulk is not None) * _BULK | (event.undoes != 0) * _UNDOES
     flags |= event.immediate * _IMMEDIATE | (event.weight != 1.0) * _WEIGHT
     parts = [
-        _HEAD.pack(VERSION, event.kind, flags, event.before, event.after, event.time_us),
+        _HEAD.pack(
+            PERSON_VERSION if event.person else VERSION,
+            event.kind,
+            flags,
+            event.before,
+            event.after,
+            event.time_us,
+        ),
         varint(event.previous),
         chunk(event.digest),
         text(event.message_id),
@@ -205,12 +216,22 @@ def encode_event(event: Event) -> bytes:
         parts.append(_DOUBLE.pack(event.weight))
     if event.bulk is not None:
         parts.append(_encode_bulk(event.bulk))
+    if event.person:
+        parts.append(_PERSON.pack(event.person))
+        parts += [encode_ints(_personal_steps(update)) for update in updates]
     return b"".join(parts)
+
+
+def _personal_steps(update: Update) -> NDArray[np.int64]:
+    """The personal step of an update; zeros if it has none."""
+    steps = update.personal
+    return np.zeros_like(update.steps[:, 1:]) if steps is None else steps
 
 
 def decode_event(seq: int, data: Buffer) -> Event:
     """Decode an event."""
     reader = ByteCursor(data)
+    has_person = data[0] == PERSON_VERSION if len(data) else False
     kind, flags, before, after, time_us = read_head(reader)
     previous = reader.varint()
     digest, message_id = reader.chunk(), reader.text()
@@ -225,18 +246,30 @@ def decode_event(seq: int, data: Buffer) -> Event:
     undoes = reader.varint() if flags & _UNDOES else 0
     weight = _DOUBLE.unpack(reader.take(_DOUBLE.size))[0] if flags & _WEIGHT else 1.0
     bulk = _decode_bulk(reader, groups, labels) if flags & _BULK else None
-    return Event(
+    event = Event(
         seq, kind, time_us, user, channel, digest, message_id, before, after, previous,
         ids, delta, net_update, times, bulk, undoes, bool(flags & _IMMEDIATE), weight,
     )  # fmt: skip
+    return _with_person(reader, event) if has_person else event
+
+
+def _with_person(reader: ByteCursor, event: Event) -> Event:
+    """Read the person and the personal steps of an event."""
+    (person,) = _PERSON.unpack(reader.take(_PERSON.size))
+    groups, labels = event.delta.steps.shape
+    delta = event.delta._replace(personal=decode_ints(reader, groups, labels - 1))
+    if event.net_update is event.delta:
+        return event._replace(person=person, delta=delta, net_update=delta)
+    net_update = event.net_update._replace(personal=decode_ints(reader, groups, labels - 1))
+    return event._replace(person=person, delta=delta, net_update=net_update)
 
 
 def read_head(reader: ByteCursor) -> tuple[EventKind, int, int, int, int]:
     """Kind, flags, before, after and time; the rest of the event is not read."""
     version, kind, flags, before, after, time_us = _HEAD.unpack(reader.take(_HEAD.size))
-    if version != VERSION:
+    if version not in (VERSION, PERSON_VERSION):
         raise StoreVersionError(
-            f"an event of version {version}, this program reads {VERSION}",
+            f"an event of version {version}, this program reads up to {PERSON_VERSION}",
             hint="use the newer program that wrote it",
         )
     try:
@@ -251,6 +284,7 @@ def same_update(a: Update, b: Update) -> bool:
         np.array_equal(a.steps, b.steps)
         and np.array_equal(a.bias, b.bias)
         and np.array_equal(a.temperatures, b.temperatures)
+        and np.array_equal(_personal_steps(a), _personal_steps(b))
         and len(a.rehearsals) == len(b.rehearsals)
         and all(map(_same_rehearsal, a.rehearsals, b.rehearsals))
     )

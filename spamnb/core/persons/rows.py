@@ -1,0 +1,41 @@
+"""The corrections of persons, while events are applied to them.
+
+As `core.model.training_rows` for the shared model: a person's corrections are the sum of the
+personal steps of that person's events, so taking events back in any order restores them. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from spamnb.core.model.events import Event
+from spamnb.core.persons.corrections import PersonalCorrections, no_corrections, places_of
+
+
+class PersonalRows:
+    """The corrections of the persons that some events name; `read` gives those of a store."""
+
+    def __init__(self, labels: int, read: Callable[[int], PersonalCorrections | None]) -> None:
+        self._read = read
+        self._none = no_corrections(labels)
+        self._known: dict[int, PersonalCorrections] = {}
+
+    def of(self, person: int) -> PersonalCorrections:
+        """The corrections of a person; zeros if the person has taught nothing."""
+        return self._known.get(person) or self._read(person) or self._none
+
+    def apply(self, event: Event, *, sign: int = 1) -> None:
+        """Add an event, or subtract it (sign -1). Events without a person change nothing."""
+        steps = event.delta.personal
+        if steps is None or not event.person:
+            return
+        places = places_of(np.uint64(event.person), np.concatenate(event.ids))
+        changes = sign * steps.T.repeat([len(part) for part in event.ids], axis=1)
+        self._known[event.person] = self.of(event.person).plus(places, changes)
+
+    def changed(self) -> Iterator[tuple[int, PersonalCorrections | None]]:
+        """Yield the corrections of each person after the events; None if all are zero."""
+        for person, personal in self._known.items():
+            yield person, personal if personal.values.any() else None
