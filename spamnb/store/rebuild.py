@@ -177,12 +177,12 @@ def replay(events: Iterable[Event], texts: ReadView, new: Store) -> int:
 
 def _apply(view: WriteView, batch: list[Event], texts: ReadView) -> None:
     ids = np.unique(np.concatenate([event_ids(event) for event in batch]))
-    training_rows = TrainingRows(view.totals(), ids, view.gather(ids))
-    personal_rows = PersonalRows(len(training_rows.totals.messages), view.personal)
+    totals = view.totals()
+    personal_rows = PersonalRows(len(totals.messages), view.personal)
+    training_rows = TrainingRows(totals, ids, view.gather(ids), personal_rows)
     for event in batch:
         training_rows.apply(event)
         training_rows.totals.last_seq = event.seq
-        personal_rows.apply(event)
     for person, personal in personal_rows.changed():
         view.put_personal(person, personal)
     view.append(*batch)

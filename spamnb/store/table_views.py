@@ -286,13 +286,12 @@ class TableWriteView(TableReadView):
         totals, rows = self.base_totals(), np.zeros(len(ids), self._row_type)
         places = Places(self._base)
         places.fill(ids, rows, np.arange(len(ids)))
-        training_rows = TrainingRows(totals, ids, records_of(rows))
         persons = self._personal(BASE)
         personal_rows = PersonalRows(self._labels, persons.get)
+        training_rows = TrainingRows(totals, ids, records_of(rows), personal_rows)
         for event in batch:
             training_rows.apply(event)
             training_rows.totals.last_seq = event.seq
-            personal_rows.apply(event)
         for person, personal in personal_rows.changed():
             persons.put(person, personal)
         changed = RowSet(ids, to_rows(training_rows.to_records()))

@@ -8,6 +8,7 @@ The only implementation of applying an event, for learning, undoing, replaying a
     bulk: n, w, N, b, temperatures and T += the values in it
     V and H follow from the rows before and after
     day: only forward, when a message gets a label
+    the corrections of the event's person: see `core.persons.rows`; only where the caller gives them
 
 Cells are float64 because the arithmetic that reads them is, and one gather then serves counts and
 corrections; they hold integers below 2^53, so every sum stays exact. `to_records` packs them and
@@ -39,6 +40,7 @@ from spamnb.core.model.events import (
 from spamnb.core.model.id_arrays import locate
 from spamnb.core.model.likelihood.bernoulli import histogram_moved
 from spamnb.core.model.scoring import Floats, Prediction, predict
+from spamnb.core.persons.rows import PersonalRows
 from spamnb.errors import BugError, RefusedError, StoreDamagedError
 
 Rows = NDArray[np.intp]
@@ -70,8 +72,11 @@ class MessageRows:
 class TrainingRows:
     """Rows and totals of a model, or of the part of it that some events change."""
 
-    def __init__(self, totals: Totals, ids: Ids, records: Records) -> None:
+    def __init__(
+        self, totals: Totals, ids: Ids, records: Records, persons: PersonalRows | None = None
+    ) -> None:
         self.totals = totals.copy()
+        self.persons = persons
         self.ids = ids
         """sorted"""
         self._rows: Rows | None = None
@@ -228,6 +233,8 @@ class TrainingRows:
         self.put(message)
         self.apply_rehearsals(event.delta, sign)
         self.add_to_totals(event.delta, sign)
+        if self.persons is not None:
+            self.persons.apply(event, sign=sign)
 
     def apply_rehearsals(self, update: Update, sign: int = 1) -> None:
         """Add an update's steps on other messages."""

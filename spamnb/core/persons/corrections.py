@@ -32,9 +32,9 @@ _MOST = (1 << 31) - 1
 Places = NDArray[np.uint16]
 
 
-def person_id(name: str, key: bytes) -> np.uint64:
-    """The id of a person in the model with this key."""
-    return np.uint64(int.from_bytes(blake2b(name.encode(), key=key, digest_size=8).digest()))
+def person_id(name: str, key: bytes) -> int:
+    """The id of a person in the model with this key; never 0, which names no person."""
+    return int.from_bytes(blake2b(name.encode(), key=key, digest_size=8).digest()) or 1
 
 
 def places_of(person: np.uint64, ids: Ids) -> Places:

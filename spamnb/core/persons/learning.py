@@ -71,14 +71,16 @@ class PersonalMessage(NamedTuple):
 
 
 def personal_message(
-    person: np.uint64,
+    person: int,
     ids: tuple[Ids, ...],
     shared: tuple[Prediction, float],
     personal: PersonalCorrections,
 ) -> PersonalMessage:
     """A message as it is for this person, from its shared result and the shared maturity."""
     sizes = tuple(len(part) for part in ids)
-    return PersonalMessage(*shared, sizes, places_of(person, np.concatenate(ids)), personal)
+    return PersonalMessage(
+        *shared, sizes, places_of(np.uint64(person), np.concatenate(ids)), personal
+    )
 
 
 class PersonalShares(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from spamnb.core.model.events import Event
+from spamnb.core.model.events import Event, Ids, Update
 from spamnb.core.persons.corrections import PersonalCorrections, no_corrections, places_of
 
 
@@ -26,14 +26,21 @@ class PersonalRows:
         """The corrections of a person; zeros if the person has taught nothing."""
         return self._known.get(person) or self._read(person) or self._none
 
+    def put(self, person: int, personal: PersonalCorrections) -> None:
+        """Replace the corrections of a person."""
+        self._known[person] = personal
+
     def apply(self, event: Event, *, sign: int = 1) -> None:
         """Add an event, or subtract it (sign -1). Events without a person change nothing."""
-        steps = event.delta.personal
-        if steps is None or not event.person:
+        self.update(event.person, event.ids, event.delta, sign)
+
+    def update(self, person: int, ids: tuple[Ids, ...], update: Update, sign: int = 1) -> None:
+        """Add an update of a message with these features."""
+        if update.personal is None or not person:
             return
-        places = places_of(np.uint64(event.person), np.concatenate(event.ids))
-        changes = sign * steps.T.repeat([len(part) for part in event.ids], axis=1)
-        self._known[event.person] = self.of(event.person).plus(places, changes)
+        places = places_of(np.uint64(person), np.concatenate(ids))
+        changes = sign * update.personal.T.repeat([len(part) for part in ids], axis=1)
+        self.put(person, self.of(person).plus(places, changes))
 
     def changed(self) -> Iterator[tuple[int, PersonalCorrections | None]]:
         """Yield the corrections of each person after the events; None if all are zero."""

@@ -14,25 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
 from spamnb.core.model.costs import Costs
-from spamnb.core.model.events import Ints, Update
-from spamnb.core.model.scoring import Prediction, maturity, predict
-from spamnb.core.model.training_rows import TrainingRows
-from spamnb.core.persons.corrections import PersonalCorrections, no_corrections, person_id
-from spamnb.core.persons.learning import (
-    PersonalMessage,
-    personal_message,
-    personal_step,
-)
+from spamnb.core.persons.corrections import person_id
+from spamnb.lab.persons.world import NO_PERSON
 from spamnb.lab.trial import Options, Sample, recipe_of
 from spamnb.service.engine.learner import Learner
-from spamnb.service.engine.planner import PlannedEvent
-from spamnb.service.engine.requests import Example, Forget, Learn, Source
+from spamnb.service.engine.persons import pair_digest, scores_for_person
+from spamnb.service.engine.requests import Forget, Learn, Source
 from spamnb.store.memory import MemoryStore
 
 _ADMIN = Source("admin")
@@ -60,47 +50,32 @@ class PersonsModel(Protocol):
         """Learn a person's label."""
 
 
-class _SharedLearner(Learner):
-    """The learner for labels that take effect elsewhere: they have a budget, and do not insist."""
-
-    def _enforce_label(self, plan: PlannedEvent, rows: TrainingRows, update: Update) -> Update:  # noqa: ARG002
-        return update
-
-
 class TaughtModel:
     """A store in memory and its learner."""
 
-    def __init__(self, options: Options, learner: type[Learner] = Learner) -> None:
+    def __init__(self, options: Options) -> None:
         self.recipe = recipe_of(options)
-        self.costs = options.costs or Costs()
-        self._learner = learner(self.recipe, self.costs)
+        self._learner = Learner(self.recipe, options.costs or Costs())
         self._store = MemoryStore(self.recipe)
 
     def train(self, labelled: Sequence[tuple[Sample, int]]) -> None:
         """Learn labels of the administrator."""
-        self._run([Learn(sample.example, label, _ADMIN, 1) for sample, label in labelled])
+        self.run([Learn(sample.example, label, _ADMIN, 1) for sample, label in labelled])
 
-    def learn(self, given: Given, example: Example, *, immediate: bool) -> None:
-        """Learn a label of a person."""
-        source = Source(f"person {given.person}", immediate=immediate)
-        self._run([Learn(example, given.label, source, given.time_us)])
-
-    def forget(self, digest: bytes, time_us: int) -> None:
-        """Take the label of a message back."""
-        self._run([Forget(digest, _ADMIN, time_us)])
-
-    def _run(self, requests: Sequence[Learn | Forget]) -> None:
+    def run(self, requests: Sequence[Learn | Forget]) -> None:
+        """Carry out requests."""
         with self._store.write() as view:
             self._learner.run(view, requests, scored=False)
 
-    def predict(self, sample: Sample) -> tuple[Prediction, float]:
-        """Return the result for a message, and the maturity of the model."""
+    def score(self, sample: Sample, person: int = 0) -> list[float]:
+        """Return the scores of a message for a person; 0 has no corrections."""
         with self._store.read() as view:
-            records, totals = view.gather(sample.ids), view.totals()
-        cells = np.concatenate((records.n.T, records.w.T), dtype=np.float64)
-        cells = cells.take(sample.view.rows, axis=1)
-        sizes = tuple(len(part) for part in sample.example.ids)
-        return predict(self.recipe, totals, cells, sizes), maturity(totals)
+            return scores_for_person(self.recipe, view, sample.example.ids, person)
+
+    def persons(self) -> list[int]:
+        """Return the persons with corrections."""
+        with self._store.read() as view:
+            return [person for person, _ in view.persons()]
 
 
 class OneModel:
@@ -116,12 +91,12 @@ class OneModel:
 
     def score(self, person: int, sample: Sample) -> list[float]:  # noqa: ARG002 - protocol
         """Return the scores, which are those of all persons."""
-        prediction, _ = self._model.predict(sample)
-        return prediction.z
+        return self._model.score(sample)
 
     def teach(self, given: Given) -> None:
         """Learn a label."""
-        self._model.learn(given, given.sample.example, immediate=self._immediate)
+        source = Source(f"person {given.person}", immediate=self._immediate)
+        self._model.run([Learn(given.sample.example, given.label, source, given.time_us)])
 
 
 class OneModelEach:
@@ -151,67 +126,35 @@ class OneModelEach:
         return self._models[person]
 
 
-class _Taught(NamedTuple):
-    """What a label of one person changed."""
-
-    label: int
-    steps: Ints
-    digest: bytes
-    """of the shared part"""
-
-
 class SharedAndPersonal:
     """One shared model, and corrections of each person."""
 
     def __init__(self, options: Options, *, budget: bool) -> None:
-        self._model = TaughtModel(options, _SharedLearner)
+        self.model = TaughtModel(options)
         self._budget = budget
-        self._none = no_corrections(len(self._model.recipe.labels))
-        self.personal: dict[int, PersonalCorrections] = {}
-        self._taught: dict[tuple[int, bytes], _Taught] = {}
 
     def train(self, labelled: Sequence[tuple[Sample, int]]) -> None:
         """Learn labels of the administrator in the shared model."""
-        self._model.train(labelled)
+        self.model.train(labelled)
 
     def score(self, person: int, sample: Sample) -> list[float]:
         """Return the scores for the person."""
-        return self._message(person, sample).predict().z
+        return self.model.score(sample, 0 if person == NO_PERSON else self._id(person))
 
     def teach(self, given: Given) -> None:
         """Learn a label in the shared model and for the person."""
-        before = self._taught.get((given.person, given.sample.example.digest))
-        if before is not None and before.label == given.label:
-            return
-        self.forget(given.person, given.sample, given.time_us)
-        digest = self._learn_shared(given)
-        message = self._message(given.person, given.sample)
-        steps = personal_step(self._model.recipe, self._model.costs, message, given.label)
-        self.personal[given.person] = message.with_step(steps).personal
-        taught = _Taught(given.label, steps, digest)
-        self._taught[given.person, given.sample.example.digest] = taught
+        example, person = given.sample.example, self._id(given.person)
+        pair = example._replace(digest=pair_digest(example.digest, person))
+        source = Source(f"person {given.person}", immediate=self._budget, person=person)
+        self.model.run([Learn(pair, given.label, source, given.time_us)])
 
     def forget(self, person: int, sample: Sample, time_us: int) -> None:
         """Take back what the person's label of a message changed."""
-        taught = self._taught.pop((person, sample.example.digest), None)
-        if taught is None:
-            return
-        self._model.forget(taught.digest, time_us)
-        message = self._message(person, sample)
-        self.personal[person] = message.with_step(taught.steps, -1).personal
+        digest = pair_digest(sample.example.digest, self._id(person))
+        self.model.run([Forget(digest, _ADMIN, time_us)])
 
-    def _message(self, person: int, sample: Sample) -> PersonalMessage:
-        id_ = person_id(str(person), self._model.recipe.key)
-        personal = self.personal.get(person, self._none)
-        return personal_message(id_, sample.example.ids, self._model.predict(sample), personal)
-
-    def _learn_shared(self, given: Given) -> bytes:
-        """Learn a label once for each person that gives it; return the digest of the pair."""
-        example = given.sample.example
-        text = example.digest + given.person.to_bytes(8)
-        pair = example._replace(digest=blake2b(text, digest_size=len(example.digest)).digest())
-        self._model.learn(given, pair, immediate=self._budget)
-        return pair.digest
+    def _id(self, person: int) -> int:
+        return person_id(str(person), self.model.recipe.key)
 
 
 MODELS: dict[str, Callable[[Options], PersonsModel]] = {

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spamnb.core.features.extract import Key, Words, digest_id, distinct
 from spamnb.core.model.correction import (
@@ -48,9 +47,15 @@ from spamnb.core.model.scoring import (
     step,
 )
 from spamnb.core.model.training_rows import MessageRows, TrainingRows, day_of
+from spamnb.core.persons.rows import PersonalRows
+from spamnb.service.engine.persons import (
+    message_for_person,
+    scores_for_person,
+    with_personal_step,
+)
 from spamnb.service.engine.planner import STREAK, PendingJournal, PlannedEvent, Planner
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import BulkLoad, Example, Learn, TrainingRequest
+from spamnb.service.engine.requests import BulkLoad, Learn, TrainingRequest
 from spamnb.service.engine.scoring import score_examples
 from spamnb.service.engine.step_budget import StepBudgets, person_of
 from spamnb.service.engine.words import MergedWords, WordSource
@@ -112,13 +117,12 @@ class Learner:
         """Make the event of a plan and apply it to the rows."""
         message_rows = plan.message_rows = training_rows.message_rows(plan.rows, plan.sizes)
         scored = scored and bool(plan.example.digest)
-        times = plan.example.times
-        before = self._probability(training_rows, message_rows, times) if scored else None
+        before = self._probability(training_rows, plan, message_rows) if scored else None
         size = self._new_bytes(plan) if scored else 0
         event = _MAKERS[plan.kind](self, plan, training_rows, journal)
         if scored:
             message_rows = training_rows.message_rows(plan.rows, plan.sizes)
-        after = self._probability(training_rows, message_rows, times) if scored else None
+        after = self._probability(training_rows, plan, message_rows) if scored else None
         journal.made[plan.seq] = event
         return Receipt(
             changed=True,
@@ -163,7 +167,7 @@ class Learner:
         )
         training_rows.put(message_rows)
         update = self._rehearse(plan, training_rows, update)
-        if request.source.immediate:
+        if plan.person or request.source.immediate:
             # Last, because rehearsals may change the score of this message again.
             update = self._enforce_label(plan, training_rows, update)
         delta = update if back is None else back.plus(update)
@@ -191,6 +195,8 @@ class Learner:
         # The rehearsals first: they may share rows with this message.
         training_rows.apply_rehearsals(back)
         training_rows.add_to_totals(back)
+        if training_rows.persons is not None:
+            training_rows.persons.update(plan.person, plan.example.ids, back)
         plan.message_rows.cells = training_rows.message_rows(plan.rows, plan.sizes).cells
         training_rows.update(plan.message_rows, back.steps)
         return back
@@ -216,7 +222,12 @@ class Learner:
     def _enforce_label(
         self, plan: PlannedEvent, training_rows: TrainingRows, update: Update
     ) -> Update:
-        """Add what a person's label still lacks, on features that few other messages contain."""
+        """Add what a person's label still lacks, on features that few other messages contain.
+
+        A label of a person with corrections of their own changes these instead.
+        """
+        if plan.person:
+            return with_personal_step(self.recipe, self.costs, plan, training_rows, update)
         recipe, message_rows = self.recipe, training_rows.message_rows(plan.rows, plan.sizes)
         seen, label = training_rows.predict(recipe, message_rows), plan.after
         if recipe.kind != "corrected" or self.matches_label(seen.z, label):
@@ -235,10 +246,14 @@ class Learner:
         training_rows.apply_rehearsals(more)
         return update.plus(more)
 
-    def _is_doubted(self, view: ReadView, example: Example, label: int) -> bool:
+    def _is_doubted(self, view: ReadView, request: Learn) -> bool:
         """Return whether the stored model classifies a message otherwise than this label says."""
-        verdict = score_examples(self.recipe, self.costs, view, [example])[0]
-        return not self.matches_label(list(verdict.z), label)
+        example, person = request.example, request.source.person
+        if person:
+            z = scores_for_person(self.recipe, view, example.ids, person)
+        else:
+            z = list(score_examples(self.recipe, self.costs, view, [example])[0].z)
+        return not self.matches_label(z, request.label)
 
     def matches_label(self, z: list[float], label: int) -> bool:
         """Return whether label and decision are what the user that gave this label expects."""
@@ -313,25 +328,28 @@ class Learner:
             times=example.times if self.recipe.occurrences else None,
             immediate=request.source.immediate,
             weight=request.source.weight,
+            person=plan.person,
         )
 
     def _no_update(self) -> Update:
         return no_update(self.recipe.groups, len(self.recipe.labels))
 
     def _probability(
-        self,
-        training_rows: TrainingRows,
-        message_rows: MessageRows,
-        times: NDArray[np.uint32] | None,
+        self, training_rows: TrainingRows, plan: PlannedEvent, message_rows: MessageRows
     ) -> float:
-        """Return the probability of spam, or of the last label."""
+        """Return the probability of spam, or of the last label, for the person of a plan."""
         labels = self.recipe.labels
         at = labels.index("spam") if "spam" in labels else len(labels) - 1
+        if plan.person:
+            message = message_for_person(self.recipe, plan, training_rows)
+            return softmax(message.predict().z)[at]
         if self.recipe.kind == "corrected":
             return softmax(training_rows.predict(self.recipe, message_rows).z)[at]
         records = training_rows.records_of(message_rows)
         rows = np.arange(len(message_rows.rows))
-        view = RowView(rows, np.array([0, len(rows)]), np.array(message_rows.sizes), times)
+        view = RowView(
+            rows, np.array([0, len(rows)]), np.array(message_rows.sizes), plan.example.times
+        )
         return float(probabilities(scores(self.recipe, training_rows.totals, records, view))[0, at])
 
 
@@ -388,6 +406,9 @@ class LearningBatch:
             view.scatter(training_rows.ids, training_rows.to_records())
             training_rows.totals.last_seq = self._totals.last_seq
             view.put_totals(training_rows.totals)
+            assert training_rows.persons is not None
+            for person, personal in training_rows.persons.changed():
+                view.put_personal(person, personal)
             if self._texts:
                 # A feature learnt and forgotten within the transaction is not in the store.
                 words = MergedWords(self._texts).words(training_rows.new_ids())
@@ -403,7 +424,8 @@ class LearningBatch:
         ids, places = distinct(chunks)
         rows = None
         if self._rows is None:
-            self._rows = TrainingRows(self._totals, ids, self._view.gather(ids))
+            persons = PersonalRows(len(self._learner.recipe.labels), self._view.personal)
+            self._rows = TrainingRows(self._totals, ids, self._view.gather(ids), persons)
         else:
             rows = self._rows.add_rows(ids, self._view.gather)
         G = self._learner.recipe.groups

@@ -48,6 +48,8 @@ class PlannedEvent:
     rehearsed: tuple[tuple[int, tuple[Ids, ...]], ...] = ()
     """(label, ids) of earlier messages to rehearse"""
     undoes: int = 0
+    person: int = 0
+    """the person that the label belongs to; 0 for the shared model"""
     rows: NDArray[np.integer[Any]] = field(default_factory=lambda: np.zeros(0, np.int64))
     sizes: tuple[int, ...] = ()
     message_rows: MessageRows | None = None
@@ -142,7 +144,7 @@ class Planner:
     def __init__(
         self,
         recipe: Recipe,
-        is_doubted: Callable[[ReadView, Example, int], bool] = lambda *_: False,
+        is_doubted: Callable[[ReadView, Learn], bool] = lambda *_: False,
     ) -> None:
         self.recipe = recipe
         self._is_doubted = is_doubted
@@ -160,6 +162,11 @@ class Planner:
 
     def teach(self, request: Learn, journal: PendingJournal) -> PlannedEvent | Receipt:
         """Plan a LEARN or a MOVE, or return a receipt if the message has this label already."""
+        if request.source.person and self.recipe.kind != "corrected":
+            raise RefusedError(
+                f"a model of kind {self.recipe.kind} has no corrections of persons",
+                hint="only models of kind corrected have them",
+            )
         example = request.example
         live = journal.state(example.digest)
         before = live.label if live else NO_LABEL
@@ -179,6 +186,7 @@ class Planner:
         plan = PlannedEvent(
             kind, journal.last_seq + 1, example, before, request.label, previous, request
         )
+        plan.person = event.person if event else request.source.person
         plan.rehearsed = self._rehearsals(plan, journal)
         return plan
 
@@ -186,7 +194,7 @@ class Planner:
         """Return whether a label that the store has needs further steps."""
         if live.folded or live.seq > journal.stored or not request.again:
             return False
-        return self._is_doubted(journal.view, request.example, request.label)
+        return self._is_doubted(journal.view, request)
 
     def _rehearsals(
         self, plan: PlannedEvent, journal: PendingJournal
@@ -223,7 +231,9 @@ class Planner:
         event = journal.outline(live.seq)
         assert event is not None, "a live event that is not folded is in the journal"
         seq, example = journal.last_seq + 1, example_of(event)
-        return PlannedEvent(EventKind.FORGET, seq, example, live.label, NO_LABEL, live.seq, request)
+        plan = PlannedEvent(EventKind.FORGET, seq, example, live.label, NO_LABEL, live.seq, request)
+        plan.person = event.person
+        return plan
 
     def undo(self, request: Undo, journal: PendingJournal) -> PlannedEvent | Receipt:
         """Plan an UNDO of the newest event of a message."""
@@ -254,7 +264,7 @@ class Planner:
         plan = PlannedEvent(
             EventKind.UNDO, seq, example, event.after, event.before, live.seq, request
         )
-        plan.undoes = event.seq
+        plan.undoes, plan.person = event.seq, event.person
         return plan
 
     def load(self, request: BulkLoad, journal: PendingJournal) -> PlannedEvent | Receipt:

@@ -41,6 +41,9 @@ class Source(NamedTuple):
     """scales the step of the corrections; counts always change by one"""
     immediate: bool = False
     """a person's correction: after the step, the model is changed until label and decision match"""
+    person: int = 0
+    """the person whose own corrections are changed until label and decision match, instead of the
+    shared model's; 0 changes the shared model"""
 
 
 class Learn(NamedTuple):

@@ -248,7 +248,7 @@ class _Texts:
 
 def _request(event: Event, texts: _Texts) -> TrainingRequest:
     """Return the training request of an event."""
-    source = Source(event.user, event.channel, event.weight, _may_repeat(event))
+    source = Source(event.user, event.channel, event.weight, _may_repeat(event), event.person)
     if event.bulk is not None:
         return BulkLoad(event.bulk, event.kind == EventKind.EXPIRE, source, event.time_us, texts)
     if event.after == NO_LABEL:

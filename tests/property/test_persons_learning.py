@@ -1,0 +1,137 @@
+"""Labels of persons in the product's learner and store: exact, reversible, and rebuilt alike."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from support.stores import picture, sound
+
+from spamnb.core.model.costs import Costs
+from spamnb.errors import RefusedError
+from spamnb.service.engine.filter import new_recipe
+from spamnb.service.engine.learner import Learner
+from spamnb.service.engine.persons import pair_digest, scores_for_person
+from spamnb.service.engine.requests import Example, Forget, Learn, Source, Undo
+from spamnb.store.lmdb.store import open_store
+from spamnb.store.memory import MemoryStore
+from spamnb.store.rebuild import rebuild, replay
+
+RECIPE = new_recipe("corrected", ("ham", "spam"))
+PERSONS = 11, 22, 33
+DAY_US = 86_400_000_000
+START_US = 20_000 * DAY_US
+
+
+def drawn_examples(dice, count):
+    halves = [[dice.getrandbits(64) for _ in range(100)] for _ in range(2)]
+    return [
+        Example(
+            dice.randbytes(16),
+            f"{number}@example.org",
+            tuple(np.array(sorted(dice.sample(half, 20)), np.uint64) for half in halves),
+        )
+        for number in range(count)
+    ]
+
+
+def label_of(example, person, label, day):
+    pair = example._replace(digest=pair_digest(example.digest, person))
+    source = Source(f"person {person}", immediate=True, person=person)
+    return Learn(pair, label, source, START_US + day * DAY_US, again=True)
+
+
+def run(store, *requests):
+    learner = Learner(store.recipe, Costs())
+    return store.transact(lambda view: learner.run(view, requests))
+
+
+@pytest.fixture(params=["memory", "lmdb"])
+def store(request, tmp_path):
+    made = MemoryStore(RECIPE) if request.param == "memory" else open_store(tmp_path, create=RECIPE)
+    yield made
+    made.close()
+
+
+def teach_at_random(store, dice, examples, count):
+    for day in range(count):
+        request = label_of(dice.choice(examples), dice.choice(PERSONS), dice.randrange(2), day)
+        (receipt,) = run(store, request)
+        assert receipt.error is None
+        with store.read() as view:
+            z = scores_for_person(RECIPE, view, request.example.ids, request.source.person)
+        assert max(z) == z[request.label]
+
+
+def test_undo_takes_back_both_parts(store):
+    """After labels and moves of three persons are undone, nothing of them is left."""
+    dice = Random(1)
+    teach_at_random(store, dice, drawn_examples(dice, 6), 30)
+    with store.read() as view:
+        assert {person for person, _ in view.persons()} == set(PERSONS)
+        last = view.totals().last_seq
+    assert sound(store)
+    for seq in range(last, 0, -1):
+        (receipt,) = run(store, Undo(seq, Source(), START_US + 99 * DAY_US))
+        assert receipt.error is None
+    with store.read() as view:
+        assert list(view.persons()) == []
+        assert list(view.features()) == []
+        assert not view.totals().messages.any()
+    assert sound(store)
+
+
+def test_forget_takes_back_one_person_alone(store):
+    """A person forgets a label; the labels of the others stay as they are."""
+    dice = Random(2)
+    (example,) = drawn_examples(dice, 1)
+    for person, label in zip(PERSONS, (0, 1, 1), strict=True):
+        run(store, label_of(example, person, label, 0))
+    with store.read() as view:
+        kept = [view.personal(person).values for person in PERSONS[1:]]
+    (receipt,) = run(store, Forget(pair_digest(example.digest, 11), Source("x"), START_US))
+    assert receipt.changed
+    with store.read() as view:
+        assert view.personal(11) is None
+        for before, person in zip(kept, PERSONS[1:], strict=True):
+            assert np.array_equal(view.personal(person).values, before)
+    assert sound(store)
+
+
+def test_a_model_is_rebuilt_with_its_persons(tmp_path):
+    """A rebuild from checkpoint and journal gives the same persons; the checkpoint has some."""
+    dice, store = Random(3), open_store(tmp_path, create=RECIPE)
+    teach_at_random(store, dice, drawn_examples(dice, 6), 30)
+    store.transact(lambda view: view.fold(START_US + 10 * DAY_US, 99))
+    with store.read() as view:
+        before = picture(view)
+    store.close()
+    rebuild(tmp_path, lambda old, new: replay(old.events(), old, new))
+    store = open_store(tmp_path)
+    with store.read() as view:
+        after = picture(view)
+    assert before["base_persons"]
+    assert after == before
+    assert sound(store)
+    store.close()
+
+
+def test_a_label_given_again_is_repeated_only_where_it_does_not_hold(store):
+    """The same label changes nothing while it holds for the person, whatever the others say."""
+    dice = Random(4)
+    (example,) = drawn_examples(dice, 1)
+    run(store, label_of(example, 11, 1, 0))
+    run(store, label_of(example, 22, 0, 1), label_of(example, 33, 0, 1))
+    (receipt,) = run(store, label_of(example, 11, 1, 2))
+    with store.read() as view:
+        z = scores_for_person(RECIPE, view, example.ids, 11)
+    assert z[1] > z[0]
+    assert receipt.error is None
+    (again,) = run(store, label_of(example, 11, 1, 3))
+    assert not again.changed
+
+
+def test_only_corrected_models_have_persons():
+    """A label of a person is refused by a model that learns no corrections."""
+    dice, store = Random(5), MemoryStore(new_recipe("multinomial", ("ham", "spam")))
+    (receipt,) = run(store, label_of(drawn_examples(dice, 1)[0], 11, 1, 0))
+    assert isinstance(receipt.error, RefusedError)
