@@ -12,6 +12,7 @@ from spamnb.service.engine.filter import new_recipe
 from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.persons import pair_digest, scores_for_person
 from spamnb.service.engine.requests import Example, Forget, Learn, Source, Undo
+from spamnb.service.maintenance.rewind import relearn
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.memory import MemoryStore
 from spamnb.store.rebuild import rebuild, replay
@@ -113,6 +114,24 @@ def test_a_model_is_rebuilt_with_its_persons(tmp_path):
     assert after == before
     assert sound(store)
     store.close()
+
+
+def test_relearning_without_a_person_leaves_the_others(tmp_path):
+    """The same trainings give the same persons; those of a user who is left out are gone."""
+    store = open_store(tmp_path, create=RECIPE)
+    teach_at_random(store, Random(6), drawn_examples(Random(6), 6), 20)
+    with store.read() as view:
+        before = picture(view)
+    store.close()
+    for left_out, kept in (("", PERSONS), ("person 22", (11, 33))):
+        relearn(tmp_path, lambda event, user=left_out: event.user == user, Costs())
+        store = open_store(tmp_path)
+        assert sound(store)
+        with store.read() as view:
+            assert {person for person, _ in view.persons()} == set(kept)
+            if not left_out:
+                assert picture(view)["persons"] == before["persons"]
+        store.close()
 
 
 def test_a_label_given_again_is_repeated_only_where_it_does_not_hold(store):
