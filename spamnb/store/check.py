@@ -139,12 +139,14 @@ def _indexes(view: ReadView, labels: int) -> list[str]:
             faults.append(f"event {event.seq} follows event {last}")
         last = event.seq
         if event.digest:
-            lines[event.digest] = MessageState(event.after, event.seq, folded=False)
+            lines[event.label_key] = MessageState(event.after, event.seq, folded=False)
             faults += _message_id(view, event)
     if last != view.totals().last_seq:
         faults.append(f"the last event is {last}, the totals say {view.totals().last_seq}")
-    wrong = [digest for digest, line in lines.items() if view.live(digest) != line]
-    faults += [f"the state of digest {d.hex()} is not its last event" for d in wrong[:_MOST_NAMED]]
+    wrong = [key for key, line in lines.items() if view.live(key) != line]
+    faults += [
+        f"the state of digest {key.hex()} is not its last event" for key in wrong[:_MOST_NAMED]
+    ]
     for label in range(labels):
         want = sorted(line.seq for line in lines.values() if line.label == label != NO_LABEL)
         if list(_kept(view, label)) != want:

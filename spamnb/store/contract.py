@@ -17,8 +17,8 @@ the journal.
   other than changes to the view. In a `write()` block, the same situation raises a StoreBusyError
   (transient: nothing was changed, and the store has grown).
 * A thread opens one write block at a time, and keeps no snapshot open while it writes.
-* Events: `seq` is one more than that of the last event. The newest event of a digest defines the
-  message's state; an event without a digest (an import, an expiry) belongs to no message.
+* Events: `seq` is one more than that of the last event. The newest event of a label's key defines
+  its state; an event without a digest (an import, an expiry) belongs to no message.
 
 Failure: a store raises only StoreErrors, BugError (the caller broke a rule above) and RefusedError
 (a sum leaves its range in `fold`). It never raises MapFullError or MapResizedError of LMDB.
@@ -98,8 +98,8 @@ class ReadView(Protocol):
     def all_words(self) -> Iterator[Word]:
         """Yield all texts in order of their ids."""
 
-    def live(self, digest: bytes) -> MessageState | None:
-        """Return the state of the message with this digest; None if it was never learnt."""
+    def live(self, key: bytes) -> MessageState | None:
+        """Return the state of the label with this `label_key`; None if it was never learnt."""
 
     def learnt(self, most: int) -> list[int]:
         """Return how many messages have each label, at most `most` of each.

@@ -223,9 +223,9 @@ class Index:
         self.kept = kept
         self._key = key[:64]
 
-    def live(self, digest: bytes) -> MessageState | None:
-        """Return a message's state; None if it was never learnt."""
-        value = self.digests_.get(digest) if digest else None
+    def live(self, key: bytes) -> MessageState | None:
+        """Return the state of the label with this key; None if it was never learnt."""
+        value = self.digests_.get(key) if key else None
         return None if value is None else decode_state(value)
 
     def labels(self) -> Iterator[int]:
@@ -262,12 +262,11 @@ class Index:
             return
         if len(event.digest) > 255:
             raise BugError(f"a digest has at most 255 bytes, one has {len(event.digest)}")
-        old = self.live(event.digest)
+        key = event.label_key
+        old = self.live(key)
         if old is not None and old.label != NO_LABEL and not old.folded:
             self.kept.delete(_KEPT.pack(old.label, old.seq))
-        self.digests_.put(
-            event.digest, encode_state(MessageState(event.after, event.seq, folded=False))
-        )
+        self.digests_.put(key, encode_state(MessageState(event.after, event.seq, folded=False)))
         if event.after != NO_LABEL:
             self.kept.put(_KEPT.pack(event.after, event.seq), b"")
         if event.message_id and (old is None or event.digest not in self.digests(event.message_id)):
@@ -275,10 +274,11 @@ class Index:
 
     def mark_folded(self, event: Event) -> None:
         """Note that an event is now in the checkpoint."""
-        live = self.live(event.digest)
+        key = event.label_key
+        live = self.live(key)
         if live is None or live.seq != event.seq:
             return
-        self.digests_.put(event.digest, encode_state(live._replace(folded=True)))
+        self.digests_.put(key, encode_state(live._replace(folded=True)))
         if live.label != NO_LABEL:
             self.kept.delete(_KEPT.pack(live.label, live.seq))
 

@@ -124,8 +124,8 @@ class _View:
         for key in self._keys("words"):
             yield self._get("words", key)
 
-    def live(self, digest: bytes) -> MessageState | None:
-        line: MessageState | None = self._get("live", digest)
+    def live(self, key: bytes) -> MessageState | None:
+        line: MessageState | None = self._get("live", key)
         return line
 
     def learnt(self, most: int) -> list[int]:
@@ -223,13 +223,14 @@ class _View:
         self.over["events"][event.seq] = event
         if not event.digest:
             return
-        old = self.live(event.digest)
+        key = event.label_key
+        old = self.live(key)
         if old is not None and not old.folded:
             self._unkeep(old)
-        self.over["live"][event.digest] = MessageState(event.after, event.seq, folded=False)
+        self.over["live"][key] = MessageState(event.after, event.seq, folded=False)
         if event.after != NO_LABEL:
-            key = ("kept", event.after)
-            self.over["sums"][key] = [*(self._get("sums", key) or []), event.seq]
+            kept = ("kept", event.after)
+            self.over["sums"][kept] = [*(self._get("sums", kept) or []), event.seq]
         if event.message_id:
             old_digests = self._get("mids", event.message_id) or {}
             self.over["mids"][event.message_id] = old_digests | {event.digest: None}
@@ -257,10 +258,10 @@ class _View:
         personal_rows.apply(event)
         self.over["base_persons"].update(personal_rows.changed())
         self.over["events"][event.seq] = None
-        line = self.live(event.digest)
+        line = self.live(event.label_key)
         if line is not None and line.seq == event.seq:
             self._unkeep(line)
-            self.over["live"][event.digest] = line._replace(folded=True)
+            self.over["live"][event.label_key] = line._replace(folded=True)
 
 
 class MemoryStore:

@@ -144,9 +144,9 @@ def _first_states(view: ReadView) -> dict[bytes, MessageState]:
     last = view.base_totals().last_seq
     states: dict[bytes, MessageState] = {}
     for event in view.events():
-        if event.digest not in states:
+        if event.label_key not in states:
             folded = 0 < event.previous <= last
-            states[event.digest] = MessageState(event.before, event.previous, folded=folded)
+            states[event.label_key] = MessageState(event.before, event.previous, folded=folded)
     return states
 
 

@@ -139,9 +139,9 @@ class TableReadView:
         """Yield all texts in order."""
         return self._vocabulary.all()
 
-    def live(self, digest: bytes) -> MessageState | None:
-        """Return a message's state."""
-        return self._index.live(digest)
+    def live(self, key: bytes) -> MessageState | None:
+        """Return the state of a label."""
+        return self._index.live(key)
 
     def learnt(self, most: int) -> list[int]:
         """Return how many messages have each label."""

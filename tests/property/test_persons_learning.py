@@ -10,7 +10,7 @@ from spamnb.core.model.costs import Costs
 from spamnb.errors import RefusedError
 from spamnb.service.engine.filter import new_recipe
 from spamnb.service.engine.learner import Learner
-from spamnb.service.engine.persons import pair_digest, scores_for_person
+from spamnb.service.engine.persons import scores_for_person
 from spamnb.service.engine.requests import Example, Forget, Learn, Source, Undo
 from spamnb.service.maintenance.rewind import relearn
 from spamnb.store.lmdb.store import open_store
@@ -36,9 +36,8 @@ def drawn_examples(dice, count):
 
 
 def label_of(example, person, label, day):
-    pair = example._replace(digest=pair_digest(example.digest, person))
     source = Source(f"person {person}", immediate=True, person=person)
-    return Learn(pair, label, source, START_US + day * DAY_US, again=True)
+    return Learn(example, label, source, START_US + day * DAY_US, again=True)
 
 
 def run(store, *requests):
@@ -89,7 +88,7 @@ def test_forget_takes_back_one_person_alone(store):
         run(store, label_of(example, person, label, 0))
     with store.read() as view:
         kept = [view.personal(person).values for person in PERSONS[1:]]
-    (receipt,) = run(store, Forget(pair_digest(example.digest, 11), Source("x"), START_US))
+    (receipt,) = run(store, Forget(example.digest, Source("x", person=11), START_US))
     assert receipt.changed
     with store.read() as view:
         assert view.personal(11) is None

@@ -15,6 +15,7 @@ from spamnb.core.model.events import (
     Recipe,
     RehearsalUpdate,
     Update,
+    label_key,
     no_update,
 )
 from spamnb.core.persons.rows import PersonalRows
@@ -89,7 +90,7 @@ def event_for(view, message, after, *, time_us=NOON_2026, delta=None, rehearsals
     """The event that brings a message under a label (NO_LABEL: forgets it)."""
     totals = view.totals()
     groups, labels = len(totals.temperatures), len(totals.messages)
-    live = view.live(message.digest)
+    live = view.live(label_key(message.digest, person))
     before = NO_LABEL if live is None else live.label
     net_update = no_update(groups, labels)
     if before != NO_LABEL:

@@ -156,6 +156,19 @@ class Event(NamedTuple):
     person: int = 0
     """the id of the person that the personal steps belong to; 0 if there are none"""
 
+    @property
+    def label_key(self) -> bytes:
+        """The key of the label that the event set; empty for an event without a message."""
+        return label_key(self.digest, self.person)
+
+
+def label_key(digest: bytes, person: int) -> bytes:
+    """The key of a message's label: the digest, and the person if it is a label of one.
+
+    Two persons may give one message different labels, and each of them takes back their own.
+    """
+    return digest + person.to_bytes(8) if person and digest else digest
+
 
 @dataclass(slots=True)
 class Totals:

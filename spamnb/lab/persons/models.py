@@ -21,7 +21,7 @@ from spamnb.core.persons.corrections import person_id
 from spamnb.lab.persons.world import NO_PERSON
 from spamnb.lab.trial import Options, Sample, recipe_of
 from spamnb.service.engine.learner import Learner
-from spamnb.service.engine.persons import pair_digest, scores_for_person
+from spamnb.service.engine.persons import scores_for_person
 from spamnb.service.engine.requests import Forget, Learn, Source
 from spamnb.store.memory import MemoryStore
 
@@ -144,14 +144,13 @@ class SharedAndPersonal:
     def teach(self, given: Given) -> None:
         """Learn a label in the shared model and for the person."""
         example, person = given.sample.example, self._id(given.person)
-        pair = example._replace(digest=pair_digest(example.digest, person))
         source = Source(f"person {given.person}", immediate=self._budget, person=person)
-        self.model.run([Learn(pair, given.label, source, given.time_us)])
+        self.model.run([Learn(example, given.label, source, given.time_us)])
 
     def forget(self, person: int, sample: Sample, time_us: int) -> None:
         """Take back what the person's label of a message changed."""
-        digest = pair_digest(sample.example.digest, self._id(person))
-        self.model.run([Forget(digest, _ADMIN, time_us)])
+        source = _ADMIN._replace(person=self._id(person))
+        self.model.run([Forget(sample.example.digest, source, time_us)])
 
     def _id(self, person: int) -> int:
         return person_id(str(person), self.model.recipe.key)

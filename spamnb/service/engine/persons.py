@@ -1,13 +1,10 @@
 """The personal part of a label: what it adds to the corrections of the person that gave it.
 
-A label of a person belongs to the pair of message and person: two persons may give one message
-different labels, and each of them takes back their own. The pair has a digest of its own, so the
-journal and its indexes need not know persons.
+A label of a person belongs to message and person (`label_key`): two persons may give one message
+different labels, and each of them takes back their own.
 """
 
 from __future__ import annotations
-
-from hashlib import blake2b
 
 import numpy as np
 
@@ -20,11 +17,6 @@ from spamnb.core.persons.learning import PersonalMessage, personal_message, pers
 from spamnb.errors import BugError
 from spamnb.service.engine.planner import PlannedEvent
 from spamnb.store.contract import ReadView
-
-
-def pair_digest(digest: bytes, person: int) -> bytes:
-    """Return the digest of a message's label by one person."""
-    return blake2b(digest + person.to_bytes(8), digest_size=len(digest)).digest()
 
 
 def message_for_person(

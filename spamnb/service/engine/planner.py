@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.model.events import NO_LABEL, Event, EventKind, Ids, Recipe
+from spamnb.core.model.events import NO_LABEL, Event, EventKind, Ids, Recipe, label_key
 from spamnb.core.model.training_rows import MessageRows
 from spamnb.errors import RefError, RefusedError, SpamnbError
 from spamnb.service.engine.receipt import Receipt
@@ -54,6 +54,11 @@ class PlannedEvent:
     sizes: tuple[int, ...] = ()
     message_rows: MessageRows | None = None
 
+    @property
+    def label_key(self) -> bytes:
+        """The key of the label that the event will set."""
+        return label_key(self.example.digest, self.person)
+
 
 @dataclass(slots=True)
 class PendingJournal:
@@ -72,9 +77,9 @@ class PendingJournal:
     stored: int = 0
     """the last event that was in the store before the transaction"""
 
-    def state(self, digest: bytes) -> MessageState | None:
-        """Return a message's label and newest event; None if it was never learnt."""
-        return self.live.get(digest) or self.view.live(digest)
+    def state(self, key: bytes) -> MessageState | None:
+        """Return the label with this key and its newest event; None if it was never learnt."""
+        return self.live.get(key) or self.view.live(key)
 
     def take(self, plan: PlannedEvent) -> None:
         """Add a planned event."""
@@ -86,7 +91,7 @@ class PendingJournal:
                 self.own_live[plan.before].remove(plan.previous)
         self.own_live.setdefault(plan.after, []).append(plan.seq)
         if plan.example.digest:
-            self.live[plan.example.digest] = MessageState(plan.after, plan.seq, False)
+            self.live[plan.label_key] = MessageState(plan.after, plan.seq, False)
         if plan.kind in (EventKind.LEARN, EventKind.MOVE):
             self.labels = [*self.labels[1 - STREAK :], plan.after]
 
@@ -162,13 +167,13 @@ class Planner:
 
     def teach(self, request: Learn, journal: PendingJournal) -> PlannedEvent | Receipt:
         """Plan a LEARN or a MOVE, or return a receipt if the message has this label already."""
-        if request.source.person and self.recipe.kind != "corrected":
+        example, person = request.example, request.source.person
+        if person and self.recipe.kind != "corrected":
             raise RefusedError(
                 f"a model of kind {self.recipe.kind} has no corrections of persons",
                 hint="only models of kind corrected have them",
             )
-        example = request.example
-        live = journal.state(example.digest)
+        live = journal.state(label_key(example.digest, person))
         before = live.label if live else NO_LABEL
         if live and before == request.label and not self._is_repeated(request, live, journal):
             return self._unchanged(example, live, "already learnt with this label")
@@ -186,7 +191,7 @@ class Planner:
         plan = PlannedEvent(
             kind, journal.last_seq + 1, example, before, request.label, previous, request
         )
-        plan.person = event.person if event else request.source.person
+        plan.person = person
         plan.rehearsed = self._rehearsals(plan, journal)
         return plan
 
@@ -214,7 +219,7 @@ class Planner:
 
     def forget(self, request: Forget, journal: PendingJournal) -> PlannedEvent | Receipt:
         """Plan a FORGET of a message that has a label."""
-        live = journal.state(request.digest)
+        live = journal.state(label_key(request.digest, request.source.person))
         if live is None:
             raise RefError(
                 f"no message with digest {request.digest.hex()} was ever learnt",
@@ -244,8 +249,8 @@ class Planner:
                 hint="the event was merged into the checkpoint, or belongs to another model",
             )
         example = example_of(event)
-        live = journal.state(example.digest)
-        assert live is not None, "every event of the journal has made its digest live"
+        live = journal.state(event.label_key)
+        assert live is not None, "every event of the journal has set a label"
         if event.seq not in journal.uncovered(live.seq):
             newer = journal.outline(live.seq)
             if newer and newer.undoes == event.seq:

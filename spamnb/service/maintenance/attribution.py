@@ -102,7 +102,7 @@ def trainings_in_force(view: ReadView) -> Iterator[tuple[Event, Event]]:
     """Yield, for each training in force, the message's newest event and the one that trained it."""
     pending = PendingJournal(view, [], 0)
     for event in view.events():
-        live = view.live(event.digest)
+        live = view.live(event.label_key)
         if live is None or live.seq != event.seq:
             continue
         trained = view.event([*pending.uncovered(event.seq)][-1]) if event.undoes else event
