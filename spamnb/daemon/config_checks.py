@@ -44,6 +44,7 @@ from spamnb.service.admin.request import user_id
 from spamnb.service.feedback import spool
 from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
 from spamnb.settings import Settings, control_of
+from spamnb.settings.persons import person_names
 
 _ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
@@ -330,6 +331,7 @@ def _lists(checked: Checked) -> Problems:
             AccessLists.load(files)
         except UserError as error:
             yield error
+    person_names(checked.settings)
 
 
 def _delivery_agent(checked: Checked) -> Problems:

@@ -9,8 +9,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spamnb.core.persons.names import PersonNames
 from spamnb.core.policy.actions import ActionPolicy, Fallbacks
-from spamnb.daemon.local_domains import served_of
 from spamnb.endpoints.control.server import Roles
 from spamnb.endpoints.milter.params import MilterParams
 from spamnb.endpoints.net.address import Address
@@ -23,6 +23,7 @@ from spamnb.service.scanning.model_session import SessionConfig
 from spamnb.service.scanning.scanner import ScanPolicy
 from spamnb.service.scanning.types import ScanOptions
 from spamnb.settings import Settings
+from spamnb.settings.local_domains import served_of
 from spamnb.settings.schema import ListenerSettings
 
 
@@ -111,7 +112,7 @@ def scanner_params_of(
     )
 
 
-def plan_of(settings: Settings, home: Path) -> SessionConfig:
+def plan_of(settings: Settings, home: Path, persons: PersonNames | None) -> SessionConfig:
     """Return the configuration of a model session."""
     return SessionConfig(
         home=home,
@@ -119,6 +120,7 @@ def plan_of(settings: Settings, home: Path) -> SessionConfig:
         costs=settings.costs,
         history=settings.history,
         clues=settings.scan.clues,
+        persons=persons,
     )
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from spamnb.daemon.configure import WorkerShare, plan_of, policy_of, scanner_params_of
+from spamnb.daemon.person_names import load_names
 from spamnb.endpoints.net.networks import UNIX
 from spamnb.endpoints.net.scan_actions import CloseConnection, SendBytes, StartScan
 from spamnb.endpoints.scanner.session import ScannerSession
@@ -74,12 +75,19 @@ class _OwnProcess:
     def __init__(self, model_session: ModelSession) -> None:
         self._session = model_session
 
-    def submit(self, raw: bytes, notes: Notes, done: Callable[[dict[str, Any]], None]) -> None:
-        done(scan_to_json(self._session, raw, notes))
+    def submit(
+        self,
+        raw: bytes,
+        notes: Notes,
+        done: Callable[[dict[str, Any]], None],
+        recipients: Sequence[str] = (),
+    ) -> None:
+        done(scan_to_json(self._session, raw, notes, recipients))
 
 
 def _scanner(settings: Settings, listener: ListenerSettings, home: Path, log: Log) -> Scanner:
-    model_session = ModelSession(plan_of(settings, home), log=log)
+    plan = plan_of(settings, home, load_names(settings, log))
+    model_session = ModelSession(plan, log=log)
     deps = ScannerDeps(
         rules=AccessLists.load(RuleFiles(settings.rules.allow, settings.rules.block)),
         quarantine=Quarantine(home / "quarantine", settings.quarantine, upstream="", log=log),

@@ -267,6 +267,12 @@ SERVING: tuple[Setting, ...] = (
     Setting("spool.max_invalid", whole(0),
         "Maximum number of invalid entries kept as .aside-... for inspection; further ones are "
         "deleted."),
+    Setting("persons.enabled", FLAG,
+        "A user's label changes the verdicts on mail to that user until they agree; for all "
+        "others it is evidence."),
+    Setting("persons.aliases", TEXT,
+        "File of lines `ALIAS TARGET`, such as Postfix's virtual table: whose mail an address is. "
+        "Empty: no aliases."),
     Setting("console.address", ADDRESS,
         "Address of the HTTP API and the pages: host:port of this machine, or unix:/path. Empty: "
         "none. It needs the extra `console`. See docs/console.md.", restart=True),

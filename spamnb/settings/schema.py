@@ -165,6 +165,13 @@ class FeedbackSettings(TeachingRules):
     spool: str = ""
 
 
+class PersonSettings(NamedTuple):
+    """Corrections of single persons."""
+
+    enabled: bool = False
+    aliases: str = ""
+
+
 class ConsoleSettings(NamedTuple):
     """The HTTP API and the pages."""
 
@@ -220,6 +227,7 @@ class Settings:
     actions: ActionMap = field(default_factory=ActionMap)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     feedback: FeedbackSettings = field(default_factory=FeedbackSettings)
+    persons: PersonSettings = field(default_factory=PersonSettings)
     console: ConsoleSettings = field(default_factory=ConsoleSettings)
     listener: Mapping[str, ListenerSettings] = field(default_factory=dict)
     domain: Mapping[str, ActionMap] = field(default_factory=dict)
@@ -249,6 +257,7 @@ SECTIONS: dict[str, Callable[..., Any]] = {
     "actions": ActionMap,
     "delivery": DeliverySettings,
     "feedback": FeedbackSettings,
+    "persons": PersonSettings,
     "console": console_settings,
 }
 MEMBERS: dict[str, Callable[..., Any]] = {

@@ -103,7 +103,7 @@ def slow_helper(start, shared, channel):
     from spamnb.daemon.roles import scan_process
     from spamnb.service.scanning.model_session import digest_of, scan_to_json
 
-    def slowly(model_session, raw, notes):
+    def slowly(model_session, raw, notes, recipients):
         model_session.crash_register.mark(digest_of(raw))
         if HANG in raw:
             mark = Path(start.home) / f"hanging-{os.getpid()}"
@@ -112,9 +112,9 @@ def slow_helper(start, shared, channel):
                 time.sleep(0.01)
         time.sleep(SLOW_S)
         model_session.crash_register.release()
-        return scan_to_json(model_session, raw, notes)
+        return scan_to_json(model_session, raw, notes, recipients)
 
-    scan_process.scan_to_json = slowly  # type: ignore[attr-defined]
+    scan_process.scan_to_json = slowly  # type: ignore[attr-defined, assignment]
     return scan_process.main(start, shared, channel)
 
 

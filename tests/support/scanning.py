@@ -68,12 +68,12 @@ class Helper:
     def __init__(self, model_session):
         self.model_session, self.jobs = model_session, []
 
-    def submit(self, raw, notes, done):
-        self.jobs.append((raw, notes, done))
+    def submit(self, raw, notes, done, recipients=()):
+        self.jobs.append((raw, notes, done, recipients))
 
     def work(self):
-        raw, notes, done = self.jobs.pop(0)
-        done(json.loads(json.dumps(scan_to_json(self.model_session, raw, notes))))
+        raw, notes, done, recipients = self.jobs.pop(0)
+        done(json.loads(json.dumps(scan_to_json(self.model_session, raw, notes, recipients))))
 
 
 class NoQuarantine:
@@ -89,8 +89,8 @@ class NoQuarantine:
 class ScanHere(Helper):
     """Scans immediately."""
 
-    def submit(self, raw, notes, done):
-        super().submit(raw, notes, done)
+    def submit(self, raw, notes, done, recipients=()):
+        super().submit(raw, notes, done, recipients)
         self.work()
 
 

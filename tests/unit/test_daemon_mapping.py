@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from spamnb.daemon.configure import WorkerShare, policy_of, relay_params_of
-from spamnb.daemon.local_domains import served_domains
 from spamnb.daemon.processes.bootstrap import scan_slots_of
 from spamnb.daemon.roles.learner_main import learning_of
 from spamnb.endpoints.smtp.relay.params import Timeouts
 from spamnb.service.telemetry.log import silent
 from spamnb.settings import Settings
+from spamnb.settings.local_domains import served_domains
 from spamnb.settings.schema import ListenerSettings
 
 

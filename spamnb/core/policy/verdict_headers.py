@@ -26,6 +26,7 @@ Nothing here fails: an unknown reason is written as a fault.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
@@ -177,6 +178,27 @@ class ScanVerdict(NamedTuple):
     reason: str = ""
     """why the decision is not the model's, or is milder: a few words in lower case with hyphens"""
     clues: tuple[Clue, ...] = ()
+    personal: Mapping[str, ScanVerdict] = {}
+    """by recipient, for those with corrections of their own"""
+
+    def of(self, recipient: str) -> ScanVerdict:
+        """The verdict for one recipient."""
+        return self.personal.get(recipient, self)
+
+
+def verdict_for(verdict: ScanVerdict, recipients: Collection[str]) -> ScanVerdict:
+    """The one verdict that a message with these recipients shows.
+
+    A single recipient sees their own. Several see the shared one, unless each of them has another
+    decision, and all the same: headers must not tell one recipient what another one wants.
+    """
+    found = [verdict.of(recipient) for recipient in recipients] if verdict.personal else []
+    if len(found) == 1:
+        return found[0]
+    decisions = {one.decision for one in found}
+    if len(decisions) != 1 or verdict.decision in decisions:
+        return verdict
+    return min(found, key=lambda one: one.log_odds)
 
 
 def decision_threshold(costs: Costs, least: Decision) -> float:

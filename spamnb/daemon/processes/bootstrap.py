@@ -29,6 +29,7 @@ from spamnb.endpoints.net.address import Address
 from spamnb.errors import StoreMissingError, UserError
 from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
 from spamnb.settings import Settings, control_of
+from spamnb.settings.persons import person_names
 from spamnb.settings.schema import DELIVERY_ADDRESS, ListenerSettings
 
 ENTRIES: Mapping[str, str] = {
@@ -93,6 +94,7 @@ def checked(settings: Settings) -> Settings:
     for problem in (*release_problems(settings), *console_problems(settings)):
         raise problem
     AccessLists.load(RuleFiles(settings.rules.allow, settings.rules.block))
+    person_names(settings)
     return settings
 
 

@@ -76,7 +76,7 @@ class _ImapProcess:
             self._shared.beat(self._start.slot)
 
     def _session(self, settings: Settings) -> ModelSession:
-        return ModelSession(plan_of(settings, self._home), log=self._log)
+        return ModelSession(plan_of(settings, self._home, None), log=self._log)
 
     def _teach(self, feedback: Feedback) -> Answer:
         return teach_through(self._start.control, feedback)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spamnb.daemon.local_domains import served_domains
 from spamnb.daemon.processes.channel import ChildChannel, StartParams
 from spamnb.daemon.processes.child_loop import start_child
 from spamnb.daemon.processes.shared_state import SharedState
@@ -15,6 +14,7 @@ from spamnb.daemon.roles.learner import LearnerSockets, run, uids_of
 from spamnb.daemon.roles.model_holder import LearnerConfig
 from spamnb.service.telemetry.log import Log
 from spamnb.settings import Settings, restored
+from spamnb.settings.local_domains import served_domains
 from spamnb.settings.model import model_options
 
 

@@ -19,7 +19,7 @@ ended two processes), or `fault` (no process can be started, or its answer canno
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,12 +48,15 @@ class ScanPool:
         self._helpers = [ScanProcess(links, slot, entry, self) for slot in links.start.scan_slots]
         self._is_closed = False
 
-    def submit(self, raw: bytes, notes: Notes, done: Answered) -> Callable[[], None]:
+    def submit(
+        self, raw: bytes, notes: Notes, done: Answered, recipients: Sequence[str] = ()
+    ) -> Callable[[], None]:
         """Have a message scanned by `scan_to_json`; the returned callable cancels it."""
         times, now = self._settings.timeouts, self._loop.time()
         job = ScanJob(
             raw=raw,
             notes=notes,
+            recipients=recipients,
             done=done,
             client=network_of(notes.get("client", "")),
             begin_by=now + times.scan_start_s * SHARE,

@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 from spamnb.daemon.configure import plan_of
+from spamnb.daemon.person_names import load_names
 from spamnb.daemon.processes.channel import ChildChannel, StartParams
 from spamnb.daemon.processes.child import Backoff, Child, exit_words, spawn
 from spamnb.daemon.processes.child_loop import start_child
@@ -52,7 +53,7 @@ def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
         os.nice(NICE)
     settings, log = start_child(start, f"scan {start.slot}")
     model_session = ModelSession(
-        plan_of(settings, Path(start.home)),
+        plan_of(settings, Path(start.home), load_names(settings, log)),
         crash_register=InFlightGuard(shared, start.slot),
         log=log,
     )
@@ -65,7 +66,8 @@ def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
         while line := stream.readline():
             shared.beat(start.slot)
             job = json.loads(line)
-            _say(stream, scan_to_json(model_session, stream.read(job["bytes"]), job["notes"]))
+            raw = stream.read(job["bytes"])
+            _say(stream, scan_to_json(model_session, raw, job["notes"], job["recipients"]))
     model_session.close()
     channel.close()
     return 0
@@ -95,6 +97,7 @@ class ScanJob:
 
     raw: bytes
     notes: Notes
+    recipients: Sequence[str]
     done: Callable[[dict[str, Any]], None]
     client: str
     begin_by: float
@@ -377,7 +380,8 @@ class _JobConnection(asyncio.Protocol):
 
     def send(self, job: ScanJob) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            head = json.dumps({"bytes": len(job.raw), "notes": job.notes}).encode() + b"\n"
+            about = {"bytes": len(job.raw), "notes": job.notes, "recipients": job.recipients}
+            head = json.dumps(about).encode() + b"\n"
             self._transport.write(head)
             self._transport.write(job.raw)
 

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spamnb.core.persons.names import PersonNames
 from spamnb.daemon.configure import next_hop_of, plan_of, policy_of
+from spamnb.daemon.person_names import load_names
 from spamnb.daemon.processes.channel import StartParams
 from spamnb.daemon.processes.logs import Log
 from spamnb.daemon.processes.shared_state import InFlightGuard, SharedState
@@ -48,6 +50,7 @@ class ScannerFactory:
             settings, ScanProcessDeps(deps.start, deps.shared, deps.log, deps.loop)
         )
         self._rules = AccessLists()
+        self._persons: PersonNames | None = None
         self._session = self._new_session(settings)
         self._settings = settings
         self._load(settings)
@@ -73,9 +76,9 @@ class ScannerFactory:
     def _new_session(self, settings: Settings) -> ModelSession:
         start = self._deps.start
         register = InFlightGuard(self._deps.shared, start.slot)
-        model_session = ModelSession(
-            plan_of(settings, Path(start.home)), crash_register=register, log=self._deps.log
-        )
+        self._persons = load_names(settings, self._deps.log, self._persons)
+        plan = plan_of(settings, Path(start.home), self._persons)
+        model_session = ModelSession(plan, crash_register=register, log=self._deps.log)
         model_session.prepare()
         return model_session
 

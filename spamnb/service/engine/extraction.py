@@ -29,6 +29,11 @@ class FeatureBatch(NamedTuple):
     messages: list[Message]
     features: Features
 
+    def example(self, index: int) -> Example:
+        """The digest, Message-ID and feature ids of one message."""
+        message = self.messages[index]
+        return Example(message.digest, message.message_id, self.features.by_group(index))
+
 
 class MessageReader:
     """Parses messages and extracts features under the key of one model."""

@@ -20,6 +20,7 @@ from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import NO_LABEL, Recipe
 from spamnb.core.model.kinds import KINDS
 from spamnb.core.model.verdict import SIGNATURE_BYTES, Verdict, signature_text
+from spamnb.core.persons.corrections import person_id
 from spamnb.errors import LabelError, UserError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.extraction import FeatureBatch, MessageReader, example_of
@@ -29,6 +30,7 @@ from spamnb.service.engine.lookup import (
     find_digest,
     find_example,
 )
+from spamnb.service.engine.personal_scoring import personal_verdicts
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Learn, Source, TrainingRequest, Undo
 from spamnb.service.engine.scoring import score_batches, score_examples
@@ -185,6 +187,22 @@ class Filter:
         """Return the verdicts on messages that are already parsed, all from one snapshot."""
         with self.store.read() as view:
             return score_batches(self.recipe, self.costs, view, feature_batches)
+
+    def person(self, name: str) -> int:
+        """Return the id of a person in this model; 0 for an empty name."""
+        return person_id(name, self.recipe.key) if name else 0
+
+    def personal_verdicts(
+        self, given: tuple[Verdict, Example], persons: Iterable[int], *, explained: bool = False
+    ) -> dict[int, Verdict]:
+        """Return the verdict for each of these persons that has corrections.
+
+        `given` is the message with its shared verdict, which is that of all others.
+        """
+        with self.store.read() as view:
+            return personal_verdicts(
+                self.recipe, self.costs, view, given, persons, explained=explained
+            )
 
     def explain(self, ref: bytes | str) -> Verdict:
         """Return the current verdict on a message; its `clues()` name the strongest features.

@@ -18,7 +18,7 @@ signature only, and is tried again after ten seconds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -28,10 +28,12 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs, roles_of
 from spamnb.core.model.verdict import Clue, Verdict
+from spamnb.core.persons.names import PersonNames
 from spamnb.core.policy.actions import LEAST_MESSAGES, limit_while_untrained
 from spamnb.core.policy.verdict_headers import ScanVerdict
 from spamnb.errors import SpamnbError, StoreBusyError
 from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.requests import Example
 from spamnb.service.scanning.types import Notes
 from spamnb.service.telemetry.log import Log, incident, silent
 from spamnb.store.history.limits import HistoryLimits
@@ -59,6 +61,8 @@ class SessionConfig:
     history: HistoryLimits = field(default_factory=HistoryLimits)
     clues: int = 0
     """how many of the strongest clues each verdict brings; each costs time and reveals words"""
+    persons: PersonNames | None = None
+    """who the recipients are; None: no recipient has a verdict of their own"""
     least_messages: int = LEAST_MESSAGES
 
 
@@ -72,6 +76,16 @@ class ScanFault(NamedTuple):
 
 
 Found = ScanVerdict | ScanFault
+Recipients = Sequence[str]
+"""of one message, as its envelope names them"""
+
+
+class _Job(NamedTuple):
+    """A message to scan."""
+
+    raw: bytes
+    notes: Notes
+    recipients: Recipients
 
 
 class CrashRegister(Protocol):
@@ -143,8 +157,17 @@ class ModelSession:
         self._next_try = 0.0
         self._history_next = 0.0
 
-    def scan(self, raws: Sequence[bytes], notes: Sequence[Notes]) -> list[Found]:
-        """The verdicts of at most `BATCH_MESSAGES` messages; never raises."""
+    def scan(
+        self,
+        raws: Sequence[bytes],
+        notes: Sequence[Notes],
+        recipients: Sequence[Recipients] = (),
+    ) -> list[Found]:
+        """The verdicts of at most `BATCH_MESSAGES` messages; never raises.
+
+        `recipients` are those of each message, who may have verdicts of their own.
+        """
+        jobs = [_Job(*one) for one in zip(raws, notes, recipients or [()] * len(raws), strict=True)]
         digests = [digest_of(raw) for raw in raws]
         fresh = [
             at
@@ -155,7 +178,7 @@ class ModelSession:
         try:
             for at in fresh:
                 self.crash_register.mark(digests[at])
-            answers = self._scan([raws[at] for at in fresh], [notes[at] for at in fresh])
+            answers = self._scan([jobs[at] for at in fresh])
         finally:
             self.crash_register.release()
         for at, answer in zip(fresh, answers, strict=True):
@@ -178,20 +201,20 @@ class ModelSession:
 
     # -- scanning -------------------------------------------------------------------------------
 
-    def _scan(self, raws: list[bytes], notes: list[Notes]) -> list[Found]:
-        found = attempt(partial(self._score_batch, raws, notes)) if raws else []
+    def _scan(self, jobs: list[_Job]) -> list[Found]:
+        found = attempt(partial(self._score_batch, jobs)) if jobs else []
         if not isinstance(found, Exception):
             return found
-        if len(raws) == 1:
+        if len(jobs) == 1:
             return [self._failed(found)]
-        alone = zip(raws, notes, strict=True)
-        return [self._scan([raw], [note])[0] for raw, note in alone]
+        return [self._scan([job])[0] for job in jobs]
 
-    def _score_batch(self, raws: list[bytes], notes: list[Notes]) -> list[Found]:
+    def _score_batch(self, jobs: list[_Job]) -> list[Found]:
         model = self._open()
         if model is None:
-            return [ScanFault("model")] * len(raws)
-        feature_batches = [model.reader.feature_batch(raws)]
+            return [ScanFault("model")] * len(jobs)
+        feature_batch = model.reader.feature_batch([job.raw for job in jobs])
+        feature_batches, notes = [feature_batch], [job.notes for job in jobs]
         verdicts = model.score_batches(feature_batches)
         self._look_whether_trained(model)
         if self._clock() >= self._history_next:
@@ -200,7 +223,35 @@ class ModelSession:
             except (SpamnbError, OSError) as error:  # a verdict without a signature is better
                 self._history_next = self._clock() + _HISTORY_PAUSE_S
                 incident(self._log, "history", error)
-        return [self._scan_verdict(verdict) for verdict in verdicts]
+        names = self.plan.persons
+        if names is None:
+            return [self._scan_verdict(verdict) for verdict in verdicts]
+        every = zip(verdicts, map(feature_batch.example, range(len(jobs))), jobs, strict=True)
+        return [
+            self._with_personal(model, names, (verdict, example), job.recipients)
+            for verdict, example, job in every
+        ]
+
+    def _with_personal(
+        self,
+        model: Filter,
+        names: PersonNames,
+        given: tuple[Verdict, Example],
+        recipients: Recipients,
+    ) -> ScanVerdict:
+        """The verdict with those of its recipients; theirs are left out if they cannot be read."""
+        shared = self._scan_verdict(given[0])
+        persons = {one: model.person(names.of(one)) for one in recipients}
+        explained = self.plan.clues > 0
+        found = attempt(
+            partial(model.personal_verdicts, given, set(persons.values()), explained=explained)
+        )
+        if isinstance(found, Exception):
+            incident(self._log, "persons", found)
+            return shared
+        verdicts = {person: self._scan_verdict(verdict) for person, verdict in found.items()}
+        personal = {one: verdicts[id_] for one, id_ in persons.items() if id_ in verdicts}
+        return shared._replace(personal=personal) if personal else shared
 
     def _look_whether_trained(self, model: Filter) -> None:
         """Count the model's own messages, if any were learnt since the last look."""
@@ -307,15 +358,24 @@ def _smaller_side(labels: tuple[str, ...], learnt: list[int]) -> int:
 
 
 def scan_to_json(
-    model_session: ModelSession, raw: bytes, notes: Mapping[str, str]
+    model_session: ModelSession,
+    raw: bytes,
+    notes: Mapping[str, str],
+    recipients: Recipients = (),
 ) -> dict[str, Any]:
     """A scan process's result for one message: plain values for `verdict_from_json`."""
-    return model_session.scan([raw], [dict(notes)])[0]._asdict()
+    return model_session.scan([raw], [dict(notes)], [recipients])[0]._asdict()
 
 
 def verdict_from_json(answer: Mapping[str, Any]) -> Found:
     """The verdict or fault in a scan process's result."""
     if "decision" not in answer:
         return ScanFault(str(answer["reason"]), str(answer.get("incident", "")))
-    clues = tuple(Clue(*clue) for clue in answer.get("clues", ()))
-    return ScanVerdict(**{**answer, "clues": clues})
+    personal = {name: _from_list(one) for name, one in answer.get("personal", {}).items()}
+    return _from_list(ScanVerdict(**answer))._replace(personal=personal)
+
+
+def _from_list(values: Iterable[Any]) -> ScanVerdict:
+    """A verdict whose clues JSON has made lists."""
+    verdict = ScanVerdict(*values)
+    return verdict._replace(clues=tuple(Clue(*clue) for clue in verdict.clues))

@@ -29,7 +29,7 @@ from typing import Any, Final
 from spamnb.core.mail.domains import LocalDomains
 from spamnb.core.mail.envelope import network_of
 from spamnb.core.model.costs import Decision
-from spamnb.core.policy.actions import ActionPolicy, Fallbacks, MailAction
+from spamnb.core.policy.actions import MAIL_ACTIONS, ActionPolicy, Fallbacks, MailAction
 from spamnb.core.policy.verdict_headers import (
     REASONS,
     Fields,
@@ -42,6 +42,7 @@ from spamnb.core.policy.verdict_headers import (
     score_of,
     signature_fields,
     unscanned_fields,
+    verdict_for,
 )
 from spamnb.errors import StoreFullError
 from spamnb.service.scanning.access_lists import AccessLists, NetworkTable, Side
@@ -217,8 +218,8 @@ class Scanner:
             self._finish(pending, ScanFault("known_crasher"))
         else:
             request = pending.request
-            notes = self._notes_of(request)
-            pending.cancel = self._deps.offload.submit(request.raw, notes, arrived)
+            notes, recipients = self._notes_of(request), request.envelope.recipients
+            pending.cancel = self._deps.offload.submit(request.raw, notes, arrived, recipients)
 
     def _offload_header(self, pending: _PendingScan) -> bool:
         """Scan only the header of a known crasher; False if there is no body to leave out."""
@@ -263,7 +264,9 @@ class Scanner:
 
     def _scan_batch(self, batch: list[_PendingScan]) -> None:
         raws = [pending.request.raw for pending in batch]
-        found = self._session.scan(raws, [self._notes_of(one.request) for one in batch])
+        recipients = [pending.request.envelope.recipients for pending in batch]
+        notes = [self._notes_of(pending.request) for pending in batch]
+        found = self._session.scan(raws, notes, recipients)
         for pending, one in zip(batch, found, strict=True):
             self._guarded([pending], partial(self._finish, pending, one))
 
@@ -293,17 +296,13 @@ class Scanner:
         envelope, head = request.envelope, request.raw[: request.header_bytes]
         ruling = self._deps.rules.on(envelope, head, self._session.plan.local)
         is_served = self._policy.served.holds(envelope.recipients, outgoing=pending.is_own)
-        verdict = found._replace(
-            decision=RULED[ruling.side] if ruling else found.decision,
+        shown = verdict_for(found, envelope.recipients)
+        verdict = shown._replace(
+            decision=RULED[ruling.side] if ruling else shown.decision,
             signature=found.signature if is_served else "",
-            reason=ruling.reason if ruling else found.reason or ("" if request.whole else "head"),
+            reason=ruling.reason if ruling else shown.reason or ("" if request.whole else "head"),
         )
-        mail_action = self._policy.action_policy.of(
-            verdict.decision,
-            envelope.recipients,
-            refusable=request.before_queue,
-            whole=request.whole,
-        )
+        mail_action = self._mail_action(request, verdict if ruling else found)
         facts: dict[str, object] = {
             "verdict": verdict.label,
             "probability": round(verdict.probability, 6),
@@ -319,6 +318,19 @@ class Scanner:
             self._answer(pending, ScanResult("relay", add, facts=facts))
         else:
             self._handle(pending, verdict, mail_action, facts)
+
+    def _mail_action(self, request: ScanRequest, verdict: ScanVerdict) -> MailAction:
+        """The mildest action of all recipients, each by their own verdict."""
+        groups: dict[Decision, list[str]] = {}
+        for recipient in request.envelope.recipients:
+            groups.setdefault(verdict.of(recipient).decision, []).append(recipient)
+        actions = (
+            self._policy.action_policy.of(
+                decision, recipients, refusable=request.before_queue, whole=request.whole
+            )
+            for decision, recipients in (groups or {verdict.decision: []}).items()
+        )
+        return min(actions, key=MAIL_ACTIONS.index)
 
     def _handle(
         self,

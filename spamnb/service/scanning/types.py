@@ -7,7 +7,7 @@ once, immediately or later, and never raises: an internal fault is a result as w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -122,7 +122,11 @@ class Offload(Protocol):
     """Scans large messages in another process, with a deadline."""
 
     def submit(
-        self, raw: bytes, notes: Notes, done: Callable[[dict[str, Any]], None]
+        self,
+        raw: bytes,
+        notes: Notes,
+        done: Callable[[dict[str, Any]], None],
+        recipients: Sequence[str] = (),
     ) -> Callable[[], None] | None:
         """Scan with `scan_to_json`; `done` gets its result, once, in the caller's thread.
 

@@ -327,7 +327,7 @@ def test_a_message_that_ended_a_process_is_judged_by_its_header(scan_rig, home, 
     register.known_crasher.add(digest_of(surest["spam"]))
     answers = []
     one.scanner.scan(request_of(surest["spam"], ENVELOPE, whole=whole), answers.append)
-    ((header, _, _),) = helper.jobs
+    ((header, *_),) = helper.jobs
     assert surest["spam"].startswith(header)
     assert header.endswith(b"\r\n\r\n")
     register.known_crasher.add(digest_of(header))

@@ -6,8 +6,7 @@ from itertools import chain
 
 from spamnb.core.mail.domains import LocalDomains, domains_of
 from spamnb.endpoints.net.address import Address
-from spamnb.settings import Settings
-from spamnb.settings.schema import ListenerSettings
+from spamnb.settings.schema import ListenerSettings, Settings
 
 
 def served_of(settings: Settings, listener: ListenerSettings) -> LocalDomains:

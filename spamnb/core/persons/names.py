@@ -1,0 +1,95 @@
+"""Who is a person: addresses and logins as the one name of their owner. Pure.
+
+    alias and domain -> login      an address of a login domain is named by its local part
+    any other served address       is a person under its own name
+    an address of another domain   is no person
+
+The name is the same for a recipient in the envelope and for the user that teaches; otherwise a
+label would never meet the mail of its person. Case, quotes and the part behind the delimiter do not
+count (`core.mail.domains`).
+
+Failure: SettingsError for a line of an alias file without a target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spamnb.core.mail.domains import address_of
+from spamnb.errors import SettingsError
+
+_MOST_STEPS = 10
+"""aliases of aliases; a longer chain is taken for a loop"""
+
+
+@dataclass(frozen=True, slots=True)
+class PersonNames:
+    """The rules by which addresses and logins become names."""
+
+    delimiter: str = "+"
+    logins: frozenset[str] = frozenset()
+    """domains with addresses that are logins: `login@domain` is `login`"""
+    served: frozenset[str] = frozenset()
+    """domains with mailboxes here; empty: not known, so that each address is a person"""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """address or `@domain` -> address, login or `@domain`; an empty target is no person"""
+
+    def of(self, text: str) -> str:
+        """The name of the person with this address or login; empty if it is no person."""
+        name = self._resolved(address_of(text, self.delimiter))
+        local, at, domain = name.rpartition("@")
+        if not at:
+            return name
+        if not local or (self.served and domain not in self.served | self.logins):
+            return ""
+        return local if domain in self.logins else name
+
+    def _resolved(self, name: str) -> str:
+        """The address or login behind all aliases; empty for a list, and for a loop."""
+        for _ in range(_MOST_STEPS):
+            target = self._target(name)
+            if target is None or target == name:
+                return name
+            name = target
+        return ""
+
+    def _target(self, name: str) -> str | None:
+        if not self.aliases:
+            return None
+        if name in self.aliases:
+            return self.aliases[name]
+        local, at, domain = name.rpartition("@")
+        target = self.aliases.get(f"@{domain}") if at else None
+        return local + target if target and target.startswith("@") else target
+
+
+def aliases_of(text: str, source: str, delimiter: str = "+") -> dict[str, str]:
+    """Read lines `ALIAS TARGET`, as in Postfix's virtual(5), from the text of a file.
+
+    `#` begins a comment line; a line that starts with a blank continues the one before. A target of
+    several addresses names no person.
+    """
+    found: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        alias, *targets = line.replace(",", " ").split()
+        if not targets:
+            raise SettingsError(
+                f"{source}:{number}: the alias {alias} has no target",
+                hint="write `alias@example.org login`",
+            )
+        target = targets[0] if len(targets) == 1 else ""
+        found[address_of(alias, delimiter)] = address_of(target, delimiter)
+    return found
+
+
+def _logical_lines(text: str) -> list[tuple[int, str]]:
+    lines: list[tuple[int, str]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if line[0].isspace() and lines:
+            lines[-1] = lines[-1][0], f"{lines[-1][1]} {line}"
+        else:
+            lines.append((number, line))
+    return lines

@@ -1,0 +1,102 @@
+"""Verdicts for single persons, beside the shared verdict on a message.
+
+A person without corrections gets the shared verdict itself. The rows of the message are read once,
+whatever the number of its persons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from spamnb.core.features.clue_texts import location_shown, text_shown
+from spamnb.core.features.locations import TokenLocation
+from spamnb.core.model.costs import Costs, roles_of
+from spamnb.core.model.decision import at_least, decide
+from spamnb.core.model.events import Recipe, Totals
+from spamnb.core.model.scoring import Floats, maturity, predict, softmax
+from spamnb.core.model.verdict import Clue, Clues, Verdict, sides
+from spamnb.core.persons.learning import PersonalMessage, personal_message, personal_shares
+from spamnb.service.engine.requests import Example
+from spamnb.store.contract import ReadView, Word
+
+
+def personal_verdicts(  # noqa: PLR0913 - model, message, persons
+    recipe: Recipe,
+    costs: Costs,
+    view: ReadView,
+    given: tuple[Verdict, Example],
+    persons: Iterable[int],
+    *,
+    explained: bool = False,
+) -> dict[int, Verdict]:
+    """Return the verdict for each of these persons that has corrections."""
+    found = {person: personal for person in persons if (personal := view.personal(person))}
+    if not found or recipe.kind != "corrected":
+        return {}
+    verdict, example = given
+    every = np.concatenate(example.ids)
+    ids, rows = np.unique(every, return_inverse=True)
+    records, totals = view.gather(ids), view.totals()
+    cells = np.concatenate((records.n.T, records.w.T), dtype=np.float64).take(rows, axis=1)
+    sizes = tuple(len(part) for part in example.ids)
+    shared = predict(recipe, totals, cells, sizes), maturity(totals)
+    texts = view.words(ids) if explained else []
+    words = [texts[row] for row in rows.tolist()] if explained else None
+    verdicts = {}
+    for person, personal in found.items():
+        message = personal_message(person, example.ids, shared, personal)
+        parts = _Parts(recipe, totals, cells, message, words) if words is not None else None
+        verdicts[person] = _verdict(recipe, costs, verdict, message, parts)
+    return verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What the clues of a verdict are computed from, on request."""
+
+    recipe: Recipe
+    totals: Totals
+    cells: Floats
+    message: PersonalMessage
+    words: list[Word | None]
+    for_against: tuple[int, int] = (0, 0)
+
+    def __call__(self, count: int | None) -> Clues:
+        shares = personal_shares(
+            self.recipe, self.totals, self.cells, self.message, self.for_against
+        )
+        nats = shares.shared + shares.personal
+        order = np.argsort(-np.abs(nats), kind="stable")[:count].tolist()
+        return Clues(
+            tuple(Clue(*_shown(self.words[row]), float(nats[row])) for row in order),
+            shares.bias,
+            len(nats),
+        )
+
+
+def _shown(word: Word | None) -> tuple[str, str]:
+    location = TokenLocation(word.location) if word else TokenLocation.MARK
+    return location_shown(location), text_shown(location, word.text if word else b"")
+
+
+def _verdict(
+    recipe: Recipe, costs: Costs, shared: Verdict, message: PersonalMessage, parts: _Parts | None
+) -> Verdict:
+    labels, z = recipe.labels, message.predict().z
+    P = softmax(z)
+    winner = P.index(max(P))
+    spam = labels.index("spam") if "spam" in labels else winner
+    for_against = s, h = sides(labels, z)
+    decision = decide(P, costs, roles_of(labels))
+    return replace(
+        shared,
+        label=labels[winner],
+        probability=P[spam],
+        log_odds=z[s] - z[h],
+        decision=at_least(decision, "unsure") if shared.reason else decision,
+        z=tuple(z),
+        _explain=parts and replace(parts, for_against=for_against),
+    )

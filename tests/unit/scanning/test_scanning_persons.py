@@ -1,0 +1,120 @@
+"""Recipients with corrections of their own: what they get, alone and together."""
+
+from dataclasses import replace
+
+import pytest
+from support.scanning import COSTS, ENVELOPE, HARSH, fields
+
+from spamnb.core.persons.names import PersonNames
+from spamnb.core.policy.verdict_headers import as_block
+from spamnb.service.engine.clock import now_us
+from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.requests import Learn, Source
+from spamnb.service.scanning.model_session import SessionConfig
+
+NAMES = PersonNames(logins=frozenset({"b.example"}), served=frozenset({"b.example"}))
+FILED = ("junk", "reject")
+BOB, CARL, DORA = "bob@b.example", "Carl+lists@B.example", "dora@b.example"
+
+
+def taught(home, raw, **labels):
+    """Give the message these labels for these persons."""
+    with Filter.open(home, costs=COSTS) as model:
+        for name, label in labels.items():
+            source = Source(name, "imap", immediate=True, person=model.person(name))
+            (receipt,) = model.teach(
+                [Learn(model.example(raw), model.label(label), source, now_us(), again=True)]
+            )
+            assert receipt.changed
+
+
+def shared(home, raw):
+    """The shared decision on a message."""
+    with Filter.open(home, readonly=True, costs=COSTS) as model:
+        return model.score(raw, remember=False).decision
+
+
+def envelope(*recipients):
+    return replace(ENVELOPE, recipients=recipients)
+
+
+@pytest.fixture
+def rig(scan_rig, home):
+    return scan_rig(HARSH, plan=SessionConfig(home, persons=NAMES))
+
+
+def flag(outcome):
+    return fields(as_block(outcome.add))["X-Spam-Flag"]
+
+
+def test_each_person_gets_their_own_verdict(rig, home, surest):
+    """Two persons with opposite labels for one message each get theirs, all others the shared."""
+    raw = surest["unsure"]
+    taught(home, raw, bob="ham", carl="spam")
+    assert rig.scan(raw, envelope(BOB)).facts["decision"] == "deliver"
+    assert rig.scan(raw, envelope(CARL)).facts["decision"] in FILED
+    assert rig.scan(raw, envelope(DORA)).facts["decision"] == shared(home, raw)
+
+
+def test_a_message_is_handled_as_the_mildest_recipient_wants(rig, home, surest):
+    """It is refused or kept only if all recipients' verdicts say so."""
+    raw = surest["spam"]
+    taught(home, raw, bob="ham", carl="spam", dora="spam")
+    both = rig.scan(raw, envelope(BOB, CARL), before_queue=True)
+    assert both.facts["decision"] == shared(home, raw)
+    assert both.facts["mail_action"] == "headers"
+    agreed = rig.scan(raw, envelope(CARL, DORA), before_queue=True)
+    assert agreed.facts["decision"] in FILED
+    assert agreed.facts["mail_action"] in ("quarantine", "reject")
+
+
+def test_recipients_who_agree_have_their_verdict(rig, home, surest):
+    """Headers show the verdict of several recipients if it is the same for each of them."""
+    raw = surest["spam"]
+    taught(home, raw, bob="ham", carl="ham")
+    assert shared(home, raw) != "deliver"
+    headers = fields(as_block(rig.scan(raw, envelope(BOB, CARL)).add))
+    assert headers["X-Spam-Flag"] == "NO"
+
+
+def test_headers_do_not_tell_of_other_recipients(rig, home, surest):
+    """A recipient sees the same headers with and without a hidden one who taught something."""
+    raw = surest["unsure"]
+    taught(home, raw, dora="ham")
+    alone, hidden = (
+        fields(as_block(rig.scan(raw, envelope(*recipients)).add))
+        for recipients in ((BOB,), (BOB, DORA))
+    )
+    del alone["X-Spamnb-Signature"], hidden["X-Spamnb-Signature"]
+    assert hidden == alone
+
+
+def test_large_messages_have_personal_verdicts(scan_rig, home, surest):
+    """A scan process answers with the verdicts of the recipients."""
+    raw = surest["unsure"]
+    taught(home, raw, carl="spam")
+    policy = replace(HARSH, large_bytes=100)
+    one = scan_rig(policy, plan=SessionConfig(home, persons=NAMES, clues=3))
+    outcome = one.scan(raw, envelope(CARL))
+    assert outcome.facts["decision"] in FILED
+    assert "X-Spamnb-Clues" in fields(as_block(outcome.add))
+
+
+def test_without_persons_all_get_the_shared_verdict(scan_rig, home, surest):
+    """The corrections of persons have no effect while persons are not enabled."""
+    raw = surest["unsure"]
+    taught(home, raw, bob="ham", carl="spam")
+    one = scan_rig(HARSH)
+    decisions = {one.scan(raw, envelope(who)).facts["decision"] for who in (BOB, CARL, DORA)}
+    assert decisions == {shared(home, raw)}
+
+
+def test_damaged_corrections_cost_the_personal_verdict_alone(rig, home, surest):
+    """A person with unreadable corrections is judged by the shared model; the log says so."""
+    raw = surest["spam"]
+    taught(home, raw, bob="ham")
+    with Filter.open(home) as model, model.store.write() as view:
+        view._tables.meta.put(b"person " + model.person("bob").to_bytes(8), b"\0\7")
+    outcome = rig.scan(raw, envelope(BOB))
+    assert outcome.facts["decision"] == shared(home, raw) != "deliver"
+    assert "persons" in {record.get("where") for record in rig.records}
