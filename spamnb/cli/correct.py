@@ -35,12 +35,19 @@ spamnb undo --user mallory --since 7d         all training by mallory in the las
 """
 
 
+_PERSON = click.option("--person", default="", metavar="NAME",
+                       help="For this person: an address or a login.")  # fmt: skip
+
+
 @command("Correct the label of messages.", CORRECT_EXAMPLES)
 @click.argument("label")
 @click.argument("refs", nargs=-1, metavar="REF...")
+@_PERSON
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
 @pass_session
-def correct(session: CliSession, label: str, refs: tuple[str, ...], as_json: bool) -> None:
+def correct(
+    session: CliSession, label: str, refs: tuple[str, ...], person: str, as_json: bool
+) -> None:
     """Correct the label of one or more messages.
 
     The model is updated, and the change is on disk, before the command returns. REF is a file,
@@ -51,19 +58,20 @@ def correct(session: CliSession, label: str, refs: tuple[str, ...], as_json: boo
         raise UserError(
             "no label is given", hint="ham or spam; `spamnb forget` removes a message's training"
         )
-    _teach(session, label, refs, as_json=as_json)
+    _teach(session, (label, person), refs, as_json=as_json)
 
 
 @command("Remove the training of messages.", FORGET_EXAMPLES)
 @click.argument("refs", nargs=-1, required=True, metavar="REF...")
+@_PERSON
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
 @pass_session
-def forget(session: CliSession, refs: tuple[str, ...], as_json: bool) -> None:
+def forget(session: CliSession, refs: tuple[str, ...], person: str, as_json: bool) -> None:
     """Remove the training of one or more messages from the model.
 
     The model is then exactly the same as if these messages had never been trained.
     """
-    _teach(session, "", refs, as_json=as_json)
+    _teach(session, ("", person), refs, as_json=as_json)
 
 
 @command("Undo events of the journal.", UNDO_EXAMPLES)
@@ -90,12 +98,15 @@ def undo(
             show(f"event {event}", checked(client.undo(event, me)), as_json=as_json)
 
 
-def _teach(session: CliSession, label: str, refs: tuple[str, ...], *, as_json: bool) -> None:
-    """Set the label of all named messages; an empty label removes their training."""
+def _teach(
+    session: CliSession, label_for: tuple[str, str], refs: tuple[str, ...], *, as_json: bool
+) -> None:
+    """Set the label of all named messages, for a person; an empty label removes their training."""
+    label, person = label_for
     with teacher(session) as (client, me):
         for name, what in named(refs, documents=client.documents):
             message = {"raw": what} if isinstance(what, bytes) else {"refs": (what,)}
-            answer = client.teach(replace(me, label=label, **message))
+            answer = client.teach(replace(me, label=label, person=person, **message))
             show(name, checked(answer), as_json=as_json)
 
 

@@ -131,7 +131,7 @@ def _model(session: CliSession) -> MailboxModel:
     from spamnb.service.scanning.model_session import ModelSession
 
     session.open(readonly=True).close()  # a missing or damaged model is an error of the command
-    judge = ModelSession(plan_of(session.settings, session.home, None), log=session.log)
+    judge = ModelSession(plan_of(session.settings, session.home, session.persons), log=session.log)
     return MailboxModel(judge, lambda: session.open(readonly=True))
 
 

@@ -48,6 +48,8 @@ spamnb explain --json new.eml
               "code: 0 ham, 1 spam, 2 unsure; 75 for every failure.")  # fmt: skip
 @click.option("--remember", is_flag=True, help="Store the verdict in the history, so that "
               "`correct` needs only the message id.")  # fmt: skip
+@click.option("--person", default="", metavar="NAME",
+              help="For this person: an address or a login.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
               help="Number of processes; 0 is one per core.")  # fmt: skip
 @pass_session
@@ -60,6 +62,7 @@ def score(
     clues: int,
     exit_code: bool,
     remember: bool,
+    person: str,
     jobs: int,
 ) -> None:
     """Print for each message the decision, the label, the probability of spam and the path.
@@ -74,9 +77,10 @@ def score(
     from spamnb.lab.label_thresholds import load
 
     wanted = paths or (standard_input(),)
-    found = (
-        _remembered(session, wanted, clues) if remember else _scored(session, wanted, clues, jobs)
-    )
+    if remember or person:
+        found = _one_by_one(session, wanted, clues, remember=remember, person=person)
+    else:
+        found = _scored(session, wanted, clues, jobs)
     if exit_code:
         _answer(ctx, found, as_json=as_json)
     thresholds = load(session.home)
@@ -99,11 +103,14 @@ def _scored(session: CliSession, paths: Sequence[str], clues: int, jobs: int) ->
     yield from score_paths(session.home, paths, how)
 
 
-def _remembered(session: CliSession, paths: Sequence[str], clues: int) -> Iterator[Scored]:
-    from spamnb.service.training.bulk_scoring import score_remembered
+def _one_by_one(
+    session: CliSession, paths: Sequence[str], clues: int, *, remember: bool, person: str
+) -> Iterator[Scored]:
+    from spamnb.service.training.bulk_scoring import score_each
 
-    with session.open(history=True) as model:
-        yield from score_remembered(model, paths, clues)
+    with session.open(readonly=not remember, history=remember) as model:
+        who = session.person(model, person)
+        yield from score_each(model, paths, clues, remember=remember, person=who)
 
 
 def _answer(ctx: click.Context, found: Iterable[Scored], *, as_json: bool) -> NoReturn:
@@ -144,9 +151,11 @@ def _show(
 @click.argument("ref", metavar="PATH|REF")
 @click.option("--count", type=Count(), default=20, metavar="N",
               help="Number of clues; `all` shows all.")  # fmt: skip
+@click.option("--person", default="", metavar="NAME",
+              help="For this person: an address or a login.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Like `score --json`, with the bias.")
 @pass_session
-def explain(session: CliSession, ref: str, count: int, as_json: bool) -> None:
+def explain(session: CliSession, ref: str, count: int, person: str, as_json: bool) -> None:
     """Show the clues behind the verdict on a message, strongest first.
 
     A clue above 0 is evidence for spam, below 0 evidence against it. All clues and the bias add up
@@ -157,9 +166,8 @@ def explain(session: CliSession, ref: str, count: int, as_json: bool) -> None:
 
     known = ref == "-" or is_path(ref)
     with session.open(readonly=True, history=not known) as model:
-        verdict = model.explain(
-            one_message(ref, documents=model.recipe.documents) if known else ref
-        )
+        message = one_message(ref, documents=model.recipe.documents) if known else ref
+        verdict = model.explain(message, person=session.person(model, person))
     clues = verdict.clues(count)
     if as_json:
         say_json(verdict_as_dict(ref, verdict, clues) | {"bias": verdict.bias})

@@ -21,6 +21,7 @@ from spamnb.cli.import_ahead import import_ahead
 from spamnb.cli.printing import warn
 
 if TYPE_CHECKING:
+    from spamnb.core.persons.names import PersonNames
     from spamnb.daemon.processes.logs import Log
     from spamnb.service.admin.model_config import ModelConfig
     from spamnb.service.engine.filter import Filter
@@ -98,7 +99,21 @@ class CliSession:
         from spamnb.service.admin.model_config import ModelConfig
         from spamnb.settings.model import model_options
 
-        return ModelConfig(**model_options(self.settings, self.home), log=self.log)
+        options = model_options(self.settings, self.home)
+        return ModelConfig(**options, persons=self.persons, log=self.log)
+
+    @cached_property
+    def persons(self) -> PersonNames | None:
+        """The rules for names of persons; None if persons are not enabled."""
+        from spamnb.settings.persons import person_names
+
+        return person_names(self.settings)
+
+    def person(self, model: Filter, name: str) -> int:
+        """Return the id of a person in a model; UserError for an address of no person."""
+        from spamnb.core.persons.names import named_person
+
+        return model.person(named_person(self.persons, name)) if name else 0
 
     def source(self) -> Source:
         """Return the source of this user's training: user name and channel."""

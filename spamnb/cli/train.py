@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from spamnb.core.model.events import Recipe
+    from spamnb.service.engine.requests import Source
     from spamnb.service.training.sources import MailSource
-    from spamnb.service.training.trainer import Progress, Summary
+    from spamnb.service.training.trainer import Progress, Summary, TrainingOptions
 
 SHOWN_UNREADABLE = 10
 
@@ -60,6 +61,8 @@ spamnb train --kind multinomial ham/ spam/         create a classical model
 )
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
               help="Number of processes; 0 is one per core.")  # fmt: skip
+@click.option("--person", default="", metavar="NAME", help="Train for this person: an address or a "
+              "login. Needs persons.enabled.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @pass_session
 def train(
@@ -74,6 +77,7 @@ def train(
     yes: bool,
     thresholds: bool,
     jobs: int,
+    person: str,
     as_json: bool,
 ) -> None:
     """Train the model with sorted mail: first the folder of ham, then the folder of spam.
@@ -84,13 +88,9 @@ def train(
     given = (*labelled, *_folders_in(classes))
     sources = _sources(folders, given, labels_by, thresholds=thresholds, yes=yes)
     recipe = _recipe(session, sources, kind, no_vocabulary=no_vocabulary, plain=plain)
-    from spamnb.service.training.trainer import TrainingOptions
     from spamnb.service.training.trainer import train as learn
 
-    settings = session.settings
-    training_options = TrainingOptions(
-        jobs, session.source(), settings.local, settings.costs, settings.store.limit_bytes
-    )
+    training_options = _options(session, jobs, person)
     with progress_bar("learning") as bar:
 
         def show(now: Progress) -> None:
@@ -99,7 +99,7 @@ def train(
 
         daemon = served(session)
         if daemon is not None:
-            summary = _through(session, daemon, sources, recipe, show)
+            summary = _through(session, (daemon, person), sources, recipe, show)
         else:
             summary = learn(
                 session.home,
@@ -118,9 +118,28 @@ def train(
         )
 
 
+def _options(session: CliSession, jobs: int, person: str) -> TrainingOptions:
+    from spamnb.service.training.trainer import TrainingOptions
+
+    settings, source = session.settings, _source(session, person)
+    return TrainingOptions(jobs, source, settings.local, settings.costs, settings.store.limit_bytes)
+
+
+def _source(session: CliSession, person: str) -> Source:
+    """Return who trains: this user, or the person that the mail is for."""
+    if not person:
+        return session.source()
+    from spamnb.core.persons.names import named_person
+
+    name = named_person(session.persons, person)
+    with session.open(readonly=True) as model:
+        id_ = model.person(name)
+    return session.source()._replace(user=name, immediate=True, person=id_)
+
+
 def _through(
     session: CliSession,
-    daemon: RunningDaemon,
+    reached: tuple[RunningDaemon, str],
     sources: list[tuple[str, MailSource]],
     recipe: Recipe | None,
     show: Callable[[Progress], None],
@@ -130,6 +149,7 @@ def _through(
     from spamnb.endpoints.control.training_client import send
     from spamnb.store.lmdb.store import open_store
 
+    daemon, person = reached
     if daemon.role != "admin":
         raise UserError(
             "only administrators may use `train`", hint="all users may use `spamnb correct`"
@@ -141,7 +161,8 @@ def _through(
         with ControlClient(daemon.control) as caller:
             caller.ask("reload", settings=False)
     user = session.source().user
-    return send(daemon.control, sources, user=user, documents=documents, progress=show)
+    fields = {"channel": "cli", "for": user, "trust": "admin", "person": person}
+    return send(daemon.control, sources, fields, documents=documents, progress=show)
 
 
 def _sources(

@@ -133,10 +133,11 @@ class _WatchTarget:
     def __init__(self, session: CliSession) -> None:
         self._session = session
 
-    def label_of(self, raw: bytes) -> str | None:
-        """Return the label that a message is trained with; None if it is not."""
+    def label_of(self, raw: bytes, user: str) -> str | None:
+        """Return the label that a message is trained with for a user; None if it is not."""
+        names = self._session.persons
         with self._session.open(readonly=True) as model:
-            return model.trained_label(raw)
+            return model.trained_label(raw, model.person(names.of(user)) if names else 0)
 
     def teach(self, feedback: Feedback) -> Answer:
         """Apply feedback of the user of the Maildir; a refused one does not end the watch.
@@ -147,7 +148,8 @@ class _WatchTarget:
         from spamnb.service.feedback.types import Answer
 
         with teacher(self._session) as (target, me):
-            trust = me.trust if feedback.user == me.user else "user"
+            is_own = feedback.user == me.user and self._session.persons is None
+            trust = me.trust if is_own else "user"
             try:
                 return target.teach(replace(feedback, trust=trust))
             except UserError as error:

@@ -115,7 +115,7 @@ class Site:
 
         return self.feedback_service.teach(replace(feedback, trust="admin"))
 
-    def taught(self, raw):
+    def taught(self, raw, _):
         with self.model.store.read() as view:
             live = view.live(self.model.example(raw).digest)
         return None if live is None or live.label == NO_LABEL else self.model.labels[live.label]

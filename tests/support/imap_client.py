@@ -92,7 +92,7 @@ class Reader:
         lines = path.read_text().splitlines() if path.exists() else []
         return [tuple(line.split()) for line in lines]
 
-    def label_of(self, raw):
+    def label_of(self, raw, _):
         return dict(self.labels()).get(ident_of(raw))
 
     def known(self):

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spamnb.core.mail.domains import address_of
-from spamnb.errors import SettingsError
+from spamnb.errors import SettingsError, UserError
 
 _MOST_STEPS = 10
 """aliases of aliases; a longer chain is taken for a loop"""
@@ -62,6 +62,17 @@ class PersonNames:
         local, at, domain = name.rpartition("@")
         target = self.aliases.get(f"@{domain}") if at else None
         return local + target if target and target.startswith("@") else target
+
+
+def named_person(names: PersonNames | None, text: str) -> str:
+    """The name of the person that an admin names; UserError if there is none."""
+    if names is None:
+        raise UserError("persons are not enabled", hint="set persons.enabled in the settings")
+    if not (name := names.of(text)):
+        raise UserError(
+            f"{text!r} is the address of no person here", hint="give a login or a local address"
+        )
+    return name
 
 
 def aliases_of(text: str, source: str, delimiter: str = "+") -> dict[str, str]:

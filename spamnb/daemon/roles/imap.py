@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from spamnb.daemon.configure import plan_of
+from spamnb.daemon.person_names import load_names
 from spamnb.daemon.processes.channel import ChildChannel, StartParams
 from spamnb.daemon.processes.child_loop import ChildLoop, start_child
 from spamnb.daemon.processes.logs import Log
@@ -76,7 +77,9 @@ class _ImapProcess:
             self._shared.beat(self._start.slot)
 
     def _session(self, settings: Settings) -> ModelSession:
-        return ModelSession(plan_of(settings, self._home, None), log=self._log)
+        return ModelSession(
+            plan_of(settings, self._home, load_names(settings, self._log)), log=self._log
+        )
 
     def _teach(self, feedback: Feedback) -> Answer:
         return teach_through(self._start.control, feedback)

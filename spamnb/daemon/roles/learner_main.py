@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from spamnb.core.persons.names import PersonNames
+from spamnb.daemon.person_names import load_names
 from spamnb.daemon.processes.channel import ChildChannel, StartParams
 from spamnb.daemon.processes.child_loop import start_child
 from spamnb.daemon.processes.shared_state import SharedState
@@ -22,25 +24,32 @@ def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
     """Run until told to stop."""
     settings, log = start_child(start, "learner")
 
+    config = learning_of(settings, Path(start.home), log)
+
     def reloaded(values: dict[str, Any]) -> LearnerConfig:
+        nonlocal config
         new = restored(values)
         log.apply_settings(new.log)
-        return learning_of(new, Path(start.home), log)
+        config = learning_of(new, Path(start.home), log, config.persons)
+        return config
 
     (listener,) = start.sockets["control"]
     sockets = LearnerSockets(
         socket.socket(fileno=listener), shared, start.slot, channel, reloaded, start.parent
     )
-    return run(learning_of(settings, Path(start.home), log), sockets)
+    return run(config, sockets)
 
 
-def learning_of(settings: Settings, home: Path, log: Log) -> LearnerConfig:
+def learning_of(
+    settings: Settings, home: Path, log: Log, before: PersonNames | None = None
+) -> LearnerConfig:
     """Return the configuration of the learner."""
     options, feedback = model_options(settings, home), settings.feedback
     delimiter = settings.delivery.delimiter
     teaching = replace(feedback, served=served_domains(settings), delimiter=delimiter)
     return LearnerConfig(
         **options | {"teaching": teaching, "log": log},
+        persons=load_names(settings, log, before),
         delegates=uids_of(settings.serve.delegates, log),
         spools=(Path(feedback.spool),) if feedback.spool else (),
         spool_limits=settings.spool._replace(file_bytes=feedback.limit_bytes),

@@ -8,7 +8,7 @@ learnt; a second run recognises them and continues. Must not know terminals.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,13 +41,14 @@ class _Sent:
 def send(
     control: Path,
     sources: Sequence[tuple[str, MailSource]],
+    source: Mapping[str, str],
     *,
-    user: str,
     documents: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
     """Have the daemon at this socket learn all messages of (label, path) sources.
 
+    `source`: the fields that say who trains, and for which person.
     `documents`: the model also takes texts that are not mail.
     """
     began, cpu = time.monotonic(), time.process_time()
@@ -59,8 +60,7 @@ def send(
         for batch in _batches(_read(found, labels, sent, documents=documents)):
             sizes, given = [len(raw) for _, raw in batch], [label for label, _ in batch]
             body = b"".join(raw for _, raw in batch)
-            fields = {"channel": "cli", "for": user, "trust": "admin"}
-            answer = caller.ask("batch", body, sizes=sizes, labels=given, **fields).header
+            answer = caller.ask("batch", body, sizes=sizes, labels=given, **source).header
             for name in sent.counts:
                 sent.counts[name] += int(answer.get(name, 0))
             sent.done += len(batch)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from spamnb.service.engine.filter import Filter
-from spamnb.service.scanning.model_session import Found, ModelSession
+from spamnb.service.scanning.model_session import Found, ModelSession, ScanFault
 
 
 class MailboxModel:
@@ -22,12 +22,14 @@ class MailboxModel:
     def judge(self, raws: list[bytes], user: str) -> list[Found]:
         """Return the verdicts on messages of a user, who may later label them."""
         with self._lock:
-            return self._session.scan(raws, [{"to": user} for _ in raws])
+            found = self._session.scan(raws, [{"to": user} for _ in raws], [(user,)] * len(raws))
+        return [one if isinstance(one, ScanFault) else one.of(user) for one in found]
 
-    def label_of(self, raw: bytes) -> str | None:
-        """Return the label that a message is trained with; None if it is not."""
+    def label_of(self, raw: bytes, user: str) -> str | None:
+        """Return the label that a message is trained with for a user; None if it is not."""
+        names = self._session.plan.persons
         with self._lock, self._opened() as model:
-            return model.trained_label(raw)
+            return model.trained_label(raw, model.person(names.of(user)) if names else 0)
 
     @contextmanager
     def closed(self) -> Iterator[None]:

@@ -46,7 +46,7 @@ class ImapPorts(NamedTuple):
 
     judge: Callable[[list[bytes], str], list[Found]]
     """the verdicts on messages of a user; never raises"""
-    label_of: Callable[[bytes], str | None]
-    """the label that a message is trained with"""
+    label_of: Callable[[bytes, str], str | None]
+    """the label that a message is trained with for a user"""
     teach: Callable[[Feedback], Answer]
     report: Callable[[ImapReport], None]

@@ -199,7 +199,7 @@ class MailboxSync:
         raw = self._bodies(folder, [uid]).get(uid)
         if not raw:
             return
-        if self._ports.label_of(raw) != label:
+        if self._ports.label_of(raw, self._params.user) != label:
             feedback = Feedback(label, raw, user=self._params.user, channel="imap")
             answer = self._ports.teach(feedback)
             done: Done = "refused" if answer.state == "refused" else "learnt"

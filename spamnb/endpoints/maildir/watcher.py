@@ -109,7 +109,7 @@ class Watcher:
     def __init__(
         self,
         maildirs: list[Maildir],
-        taught: Callable[[bytes], str | None],
+        taught: Callable[[bytes, str], str | None],
         teach: Callable[[Feedback], Answer],
         checkpoint: Checkpoint,
         options: WatchOptions | None = None,
@@ -298,7 +298,9 @@ class Watcher:
         raw = _read(path) if path else b""
         if path is None or not raw:
             return
-        label = label_from_folder(arrival.role, delivered_as(raw), self._taught(raw))
+        label = label_from_folder(
+            arrival.role, delivered_as(raw), self._taught(raw, arrival.maildir.user)
+        )
         if label is not None:
             yield Feedback(label, raw, user=arrival.maildir.user, channel="maildir"), path
 

@@ -60,6 +60,7 @@ def spoken(feedback: Feedback) -> Header:
         fields["refs"] = list(feedback.refs)
     fields |= {"domain": feedback.domain} if feedback.domain else {}
     fields |= {"client": feedback.client} if feedback.client else {}
+    fields |= {"person": feedback.person} if feedback.person else {}
     return fields
 
 

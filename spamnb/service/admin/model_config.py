@@ -8,6 +8,7 @@ from pathlib import Path
 
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
+from spamnb.core.persons.names import PersonNames
 from spamnb.service.engine.filter import Filter
 from spamnb.service.feedback.review_queue import ReviewQueue
 from spamnb.service.feedback.service import FeedbackService
@@ -35,6 +36,8 @@ class ModelConfig:
     expiry: ExpiryRules = field(default_factory=lambda: ExpiryRules(400, 400, 1))
     quarantine: Path | None = None
     """default: `quarantine` in the home; only its size is reported"""
+    persons: PersonNames | None = None
+    """whose label a user's is; None: users label for all"""
     quiet_days: int = QUIET_DAYS
     log: Log = silent
 
@@ -65,7 +68,9 @@ def open_service(
         model.history = History.open(config.home / "history", config.history)
         if model.history.warning:
             warn(model.history.warning)
-        return FeedbackService(model, config.review_queue, config.teaching, meters)
+        return FeedbackService(
+            model, config.review_queue, config.teaching, meters, persons=config.persons
+        )
     except BaseException:
         model.close()
         raise

@@ -4,14 +4,15 @@
     teach   label, bytes or refs, channel, for      set the label of a message
     forget  bytes or refs                           remove a message's training
     undo    event                                   undo an event
-    batch   sizes, labels, bytes                    sorted mail of `train`                admins
+    batch   sizes, labels, bytes, person            sorted mail of `train`                admins
     status, metrics                                 state; metrics in Prometheus format
     bypass  on                                      deliver all mail unscanned            admins
     review  do = list | show | accept | refuse, name                                      admins
     import  format, most, label_ham, label_spam, again, bytes                             admins
     expire, reload                                  maintenance                           admins
 
-Admins may name a user (`for`) and the user's trust level (`trust`: admin, user, stranger).
+Admins may name a user (`for`) and the user's trust level (`trust`: admin, user, stranger), or the
+person that their own label is for (`person`).
 Delegates may name a user, with the trust level user. Any other caller acts under its own name, on
 messages delivered to it. The control socket offers this table in the daemon, and the command line
 uses it on a home that no daemon serves. Must not know connections. Failure: UserError for an
@@ -159,7 +160,7 @@ def _batch(admin: Administration, request: AdminRequest, fields: Header) -> Admi
     body = io.BytesIO(raw)
     messages = [(str(name), body.read(size)) for size, name in zip(sizes, labels, strict=True)]
     with admin.model.service() as service:
-        receipts = service.batch(messages, _source(request, fields))
+        receipts = service.batch(messages, _source(request, fields), fields["person"])
     return AdminResponse(_tally(receipts))
 
 

@@ -136,8 +136,8 @@ def _trust(header: Header, name: str) -> str:
     return found
 
 
-SOURCE: dict[str, Field] = {"for": text, "trust": _trust, "channel": text}
-"""the user and the channel of a change"""
+SOURCE: dict[str, Field] = {"for": text, "trust": _trust, "channel": text, "person": text}
+"""the user and the channel of a change, and the person that it is for"""
 FEEDBACK = SOURCE | {"label": text, "refs": references, "domain": text, "client": text}
 
 
@@ -149,6 +149,8 @@ def feedback_of(caller: Caller, fields: Header, raw: bytes) -> Feedback:
     user, trust = speaker_of(caller, fields)
     channel = fields["channel"] or "api"
     admin = caller.role == "admin"
+    if fields["person"] and not admin:
+        raise RefusedError(f"{caller.login} may not label for a person", hint="leave out `person`")
     return Feedback(
         label=fields["label"],
         raw=raw,
@@ -159,6 +161,7 @@ def feedback_of(caller: Caller, fields: Header, raw: bytes) -> Feedback:
         vouched=channel in MAILBOXES and caller.role in ("admin", "delegate"),
         domain=fields["domain"] if admin else "",
         client=fields["client"][:_CLIENT_CHARS] if admin else "",
+        person=fields["person"],
     )
 
 

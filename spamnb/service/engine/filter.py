@@ -17,7 +17,7 @@ from typing import Self
 from spamnb.core.features.extract import GROUPS
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
-from spamnb.core.model.events import NO_LABEL, Recipe
+from spamnb.core.model.events import NO_LABEL, Recipe, label_key
 from spamnb.core.model.kinds import KINDS
 from spamnb.core.model.verdict import SIGNATURE_BYTES, Verdict, signature_text
 from spamnb.core.persons.corrections import person_id
@@ -161,8 +161,8 @@ class Filter:
 
     # -- scoring --------------------------------------------------------------------------------
 
-    def score(self, raw: bytes, *, remember: bool = True) -> Verdict:
-        """Return the verdict on one raw message.
+    def score(self, raw: bytes, *, remember: bool = True, person: int = 0) -> Verdict:
+        """Return the verdict on one raw message; for a `person`, if that id is given.
 
         With `remember`, the verdict is added to the history and has a `signature`, by which a
         later `correct` or `explain` finds the message without its text. It has no effect if the
@@ -170,6 +170,10 @@ class Filter:
         """
         feature_batches = [self.reader.feature_batch([_message(raw)])]
         verdicts = self.score_batches(feature_batches)
+        if person:
+            given = verdicts[0], feature_batches[0].example(0)
+            mine = self.personal_verdicts(given, [person], explained=True)
+            verdicts = [mine.get(person, verdicts[0])]
         return (self.remember(feature_batches, verdicts) if remember else verdicts)[0]
 
     def score_many(self, raws: Iterable[bytes], *, remember: bool = False) -> Iterator[Verdict]:
@@ -204,18 +208,23 @@ class Filter:
                 self.recipe, self.costs, view, given, persons, explained=explained
             )
 
-    def explain(self, ref: bytes | str) -> Verdict:
+    def explain(self, ref: bytes | str, *, person: int = 0) -> Verdict:
         """Return the current verdict on a message; its `clues()` name the strongest features.
 
         `ref` is the raw message (bytes), or the signature, digest or Message-ID (str) of a message
         in the history or the journal; the text of its features then comes from the vocabulary.
+        `person` is the id of the person that the verdict is for, as `person()` returns it.
         Nothing is added to the history. Raises RefError if no single message matches.
         """
         if not isinstance(ref, str):
-            return self.score(ref, remember=False)
+            return self.score(ref, remember=False, person=person)
         example = find_example(self.store, self.history, ref)
         with self.store.read() as view:
-            return score_examples(self.recipe, self.costs, view, [example], explained=True)[0]
+            verdict = score_examples(self.recipe, self.costs, view, [example], explained=True)[0]
+        mine = self.personal_verdicts(
+            (verdict, example), [person] if person else [], explained=True
+        )
+        return mine.get(person, verdict)
 
     def remember(
         self,
@@ -338,10 +347,10 @@ class Filter:
             return self.example(ref).digest
         return find_digest(self.store, self.history, ref)
 
-    def trained_label(self, raw: bytes) -> str | None:
-        """Return the label that a message is trained with; None if it is not."""
+    def trained_label(self, raw: bytes, person: int = 0) -> str | None:
+        """Return the label that a message is trained with, for a person; None if it is not."""
         with self.store.read() as view:
-            live = view.live(self.example(raw).digest)
+            live = view.live(label_key(self.example(raw).digest, person))
         return None if live is None or live.label == NO_LABEL else self.labels[live.label]
 
     def lookup(self, ref: bytes | str) -> Example:

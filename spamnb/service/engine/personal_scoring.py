@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spamnb.core.features.clue_texts import location_shown, text_shown
-from spamnb.core.features.locations import TokenLocation
 from spamnb.core.model.costs import Costs, roles_of
 from spamnb.core.model.decision import at_least, decide
 from spamnb.core.model.events import Recipe, Totals
@@ -20,7 +20,8 @@ from spamnb.core.model.scoring import Floats, maturity, predict, softmax
 from spamnb.core.model.verdict import Clue, Clues, Verdict, sides
 from spamnb.core.persons.learning import PersonalMessage, personal_message, personal_shares
 from spamnb.service.engine.requests import Example
-from spamnb.store.contract import ReadView, Word
+from spamnb.service.engine.scoring import WordOf, looked_up
+from spamnb.store.contract import ReadView
 
 
 def personal_verdicts(  # noqa: PLR0913 - model, message, persons
@@ -43,12 +44,11 @@ def personal_verdicts(  # noqa: PLR0913 - model, message, persons
     cells = np.concatenate((records.n.T, records.w.T), dtype=np.float64).take(rows, axis=1)
     sizes = tuple(len(part) for part in example.ids)
     shared = predict(recipe, totals, cells, sizes), maturity(totals)
-    texts = view.words(ids) if explained else []
-    words = [texts[row] for row in rows.tolist()] if explained else None
+    word = looked_up(view, ids) if explained else None
     verdicts = {}
     for person, personal in found.items():
         message = personal_message(person, example.ids, shared, personal)
-        parts = _Parts(recipe, totals, cells, message, words) if words is not None else None
+        parts = word and _Parts(recipe, totals, cells, message, word, rows)
         verdicts[person] = _verdict(recipe, costs, verdict, message, parts)
     return verdicts
 
@@ -61,7 +61,8 @@ class _Parts:
     totals: Totals
     cells: Floats
     message: PersonalMessage
-    words: list[Word | None]
+    word: WordOf
+    rows: NDArray[np.intp]
     for_against: tuple[int, int] = (0, 0)
 
     def __call__(self, count: int | None) -> Clues:
@@ -71,15 +72,14 @@ class _Parts:
         nats = shares.shared + shares.personal
         order = np.argsort(-np.abs(nats), kind="stable")[:count].tolist()
         return Clues(
-            tuple(Clue(*_shown(self.words[row]), float(nats[row])) for row in order),
+            tuple(Clue(*self._shown(entry), float(nats[entry])) for entry in order),
             shares.bias,
             len(nats),
         )
 
-
-def _shown(word: Word | None) -> tuple[str, str]:
-    location = TokenLocation(word.location) if word else TokenLocation.MARK
-    return location_shown(location), text_shown(location, word.text if word else b"")
+    def _shown(self, entry: int) -> tuple[str, str]:
+        location, text = self.word(int(self.rows[entry]))
+        return location_shown(location), text_shown(location, text)
 
 
 def _verdict(

@@ -141,13 +141,14 @@ def score_examples(
         np.array([len(part) for part in flat], np.int64),
         np.concatenate(times) if times and recipe.occurrences else None,
     )
-    word = _looked_up(snapshot, ids) if explained else None
+    word = looked_up(snapshot, ids) if explained else None
     partly = _partly(recipe, ids, view)
     rows = _Rows(recipe, snapshot.totals(), snapshot.gather(ids), view, word, partly)
     return _verdicts(rows, costs, [(example.digest, example.message_id) for example in examples])
 
 
-def _looked_up(snapshot: ReadView, ids: Ids) -> WordOf:
+def looked_up(snapshot: ReadView, ids: Ids) -> WordOf:
+    """Return the texts of features, by row, as the vocabulary has them."""
     texts = snapshot.words(ids)
 
     def word(row: int) -> tuple[TokenLocation, bytes]:

@@ -19,8 +19,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from spamnb.core.model.events import Event
+from spamnb.core.model.events import Event, label_key
 from spamnb.core.model.verdict import Verdict
+from spamnb.core.persons.names import PersonNames, named_person
 from spamnb.errors import RefError, RefusedError, UserError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.extraction import example_of
@@ -60,10 +61,13 @@ class FeedbackService:
         review_queue: ReviewQueue,
         rules: TeachingRules | None = None,
         meters: Meters | None = None,
+        *,
+        persons: PersonNames | None = None,
     ) -> None:
         self.model = model
         self.review_queue = review_queue
         self.rules = rules or TeachingRules()
+        self._persons = persons
         self._meters = meters or Meters()
         self._ownership = OwnershipCheck(model, self.rules)
         self._counting = threading.Lock()
@@ -97,8 +101,12 @@ class FeedbackService:
             return _refused(error)
         return Answer("unchanged", reason="refused in review", review=name)
 
-    def batch(self, labelled: Sequence[tuple[str, bytes]], source: Source) -> list[Receipt]:
+    def batch(
+        self, labelled: Sequence[tuple[str, bytes]], source: Source, person: str = ""
+    ) -> list[Receipt]:
         """Learn sorted mail, (label, message) pairs, as `train` does, in one transaction."""
+        if person:
+            source = self.source_for(person, source)
         began, now = time.perf_counter(), now_us()
         labels = [self.model.label(label) for label, _ in labelled]
         examples = self._examples([raw for _, raw in labelled])
@@ -109,6 +117,11 @@ class FeedbackService:
                 self._count(_answer(receipt))
             self._meters.observe("learn_seconds", time.perf_counter() - began)
         return receipts
+
+    def source_for(self, person: str, source: Source) -> Source:
+        """Return the source of a label that an admin gives for a person."""
+        name = named_person(self._persons, person)
+        return source._replace(user=name, immediate=True, person=self.model.person(name))
 
     def _examples(self, raws: Sequence[bytes]) -> list[Example]:
         times = self.model.recipe.occurrences
@@ -179,7 +192,7 @@ class FeedbackService:
             if verdict.probabilities[label] < 1 - self.rules.sure:
                 reason = "it contradicts a high-confidence verdict"
                 return self._queue_for_review(feedback, example, reason, verdict)
-        source = Source(feedback.user, feedback.channel, policy.weight)
+        source = self._source(feedback, policy)
         request: Learn | Forget
         if label:
             source = source._replace(immediate=policy.immediate)
@@ -187,11 +200,31 @@ class FeedbackService:
                 example, self.model.label(label), source, now_us(), again=policy.immediate
             )
         else:
-            request = Forget(example.digest, source, now_us())
+            request = Forget(example.digest, self._of_label(source, example), now_us())
         receipt = self.model.teach([request], scored=True)[0]
         if receipt.error is not None:
             raise receipt.error
         return _answer(receipt)
+
+    def _source(self, feedback: Feedback, policy: ChannelPolicy) -> Source:
+        """Return the source of a label: a user's is a label of that person, if there are any."""
+        source = Source(feedback.user, feedback.channel, policy.weight)
+        if feedback.person:
+            return self.source_for(feedback.person, source)
+        corrected = self.model.recipe.kind == "corrected"
+        is_own = feedback.trust == "user" and policy.immediate and corrected
+        name = self._persons.of(feedback.user) if self._persons and is_own else ""
+        return source._replace(person=self.model.person(name))
+
+    def _of_label(self, source: Source, example: Example) -> Source:
+        """Return the source with the label to forget: a person's, or one from before persons."""
+        with self.model.store.read() as view:
+            if not source.person or view.live(label_key(example.digest, source.person)):
+                return source
+            live = view.live(example.digest)
+            event = view.event(live.seq) if live else None
+        is_own = event is not None and event.user.casefold() == source.user.casefold()
+        return source._replace(person=0) if is_own else source
 
     def _verdict(self, example: Example) -> Verdict:
         with self.model.store.read() as view:
@@ -253,7 +286,10 @@ class FeedbackService:
         agrees.
         """
         entry, raw = self.review_queue.get(name)
-        feedback = Feedback(entry.label, raw, entry.refs, entry.user, entry.channel, "admin")
+        person = entry.user if entry.trust == "user" and self._persons else ""
+        feedback = Feedback(
+            entry.label, raw, entry.refs, entry.user, entry.channel, "admin", person=person
+        )
         example = self.model.lookup(raw or entry.digest)
         policy = ChannelPolicy(immediate=entry.trust != "stranger")
         answer = self._learn(example, feedback, policy)

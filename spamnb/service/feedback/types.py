@@ -33,6 +33,8 @@ class Feedback:
     """the domain of the feedback address, if the report came by mail"""
     client: str = ""
     """the network that the report came from, if known"""
+    person: str = ""
+    """an admin's label for one person: that person's address or login"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,14 +99,16 @@ def score_paths(
             yield from scored
 
 
-def score_remembered(model: Filter, paths: Sequence[str], clues: int) -> Iterator[Scored]:
-    """Yield a verdict for every message under these paths, and add it to the model's history."""
+def score_each(
+    model: Filter, paths: Sequence[str], clues: int, *, remember: bool = True, person: int = 0
+) -> Iterator[Scored]:
+    """Yield a verdict for every message under these paths, as `Filter.score` gives it."""
     documents = model.recipe.documents
     for item in (item for path in paths for item in items(path, documents=documents)):
         if isinstance(item, Unreadable):
             yield Scored(item.name, None, [], item.reason)
         else:
-            verdict = model.score(item.raw)
+            verdict = model.score(item.raw, remember=remember, person=person)
             yield Scored(item.name, verdict, verdict.clues(clues) if clues else [])
 
 

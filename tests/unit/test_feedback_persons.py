@@ -1,0 +1,159 @@
+"""Labels of users while persons are enabled: what changes for them, and what for all others."""
+
+import numpy as np
+import pytest
+from test_feedback_service import MADE, delivered, mail, signed, teach_some
+
+from spamnb.core.model.events import label_key
+from spamnb.core.persons.names import PersonNames, aliases_of
+from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.requests import Source
+from spamnb.service.feedback.review_queue import ReviewQueue
+from spamnb.service.feedback.service import FeedbackService
+from spamnb.service.feedback.types import Feedback
+from spamnb.store import check as audit
+
+DOMAINS = frozenset({"example.org"})
+NAMES = PersonNames("+", DOMAINS, DOMAINS, aliases_of("sales@example.org bob", "aliases"))
+NEWSLETTER = mail(77, "cheap pills and the minutes of our meeting")
+
+
+@pytest.fixture
+def model(tmp_path):
+    with Filter.open(tmp_path / "m", create=True, recipe=MADE) as model:
+        teach_some(model)
+        yield model
+        with model.store.read() as view:
+            assert audit.check(view) == []
+
+
+@pytest.fixture
+def service(model, tmp_path):
+    return FeedbackService(model, ReviewQueue(tmp_path / "review"), persons=NAMES)
+
+
+def decision(model, raw, name=""):
+    return model.score(raw, remember=False, person=model.person(name)).decision
+
+
+def teach(service, label, raw, user, **more):
+    return service.teach(Feedback(label, raw, user=user, channel="maildir", vouched=True, **more))
+
+
+def test_two_users_disagree_on_one_message(service, model):
+    """Each label holds for its user, by address, alias and login; others see shared evidence."""
+    assert teach(service, "ham", NEWSLETTER, "ann").state == "learnt"
+    assert teach(service, "spam", NEWSLETTER, "Sales+x@example.org").state == "learnt"
+    assert decision(model, NEWSLETTER, "ann") == "deliver"
+    assert decision(model, NEWSLETTER, "bob") in ("junk", "reject")
+    with model.store.read() as view:
+        assert view.live(model.example(NEWSLETTER).digest) is None
+        assert {person for person, _ in view.persons()} == {
+            model.person("ann"), model.person("bob"),
+        }  # fmt: skip
+
+
+def test_a_receipt_shows_the_probability_for_the_user(service, model):
+    """The probabilities before and after are those of the person that gave the label."""
+    receipt = teach(service, "spam", NEWSLETTER, "bob").receipt
+    verdict = model.score(NEWSLETTER, remember=False, person=model.person("bob"))
+    assert receipt.probability_after == pytest.approx(verdict.probability)
+    assert receipt.digest == model.example(NEWSLETTER).digest.hex()
+
+
+def test_a_user_takes_their_own_label_back(service, model):
+    """Forgetting and undoing change the labels of one user alone, and leave no trace."""
+    before = model.score(NEWSLETTER, remember=False).z
+    teach(service, "ham", NEWSLETTER, "ann")
+    undone = teach(service, "spam", NEWSLETTER, "bob").receipt.event
+    refused = service.undo(undone, Feedback("", user="ann"))
+    assert refused.state == "refused"
+    assert service.undo(undone, Feedback("", user="bob")).state == "learnt"
+    with model.store.read() as view:
+        assert [person for person, _ in view.persons()] == [model.person("ann")]
+    assert teach(service, "", NEWSLETTER, "bob").state == "unchanged"
+    assert teach(service, "", NEWSLETTER, "ann@example.org").receipt.before == "ham"
+    assert model.score(NEWSLETTER, remember=False).z == before
+    with model.store.read() as view:
+        assert list(view.persons()) == []
+
+
+def test_labels_from_before_persons_are_forgotten_by_their_user_alone(model, tmp_path):
+    """A user takes back a shared label that is their own, and no other user's."""
+    queue = ReviewQueue(tmp_path / "review")
+    teach(FeedbackService(model, queue), "spam", NEWSLETTER, "ann")
+    service = FeedbackService(model, queue, persons=NAMES)
+    assert teach(service, "", NEWSLETTER, "bob").state == "refused"
+    assert teach(service, "", NEWSLETTER, "ann").receipt.before == "spam"
+
+
+def test_admins_label_for_all_or_for_one_person(service, model):
+    """A label of an admin is shared; with a person it is that person's, under their name."""
+    admin = Feedback("spam", NEWSLETTER, user="root", channel="cli", trust="admin")
+    service.teach(admin)
+    with model.store.read() as view:
+        assert list(view.persons()) == []
+    assert decision(model, NEWSLETTER, "ann") in ("junk", "reject")
+    receipt = service.teach(
+        Feedback("ham", NEWSLETTER, user="root", trust="admin", person="ANN@example.org")
+    ).receipt
+    assert decision(model, NEWSLETTER, "ann") == "deliver"
+    assert decision(model, NEWSLETTER) != "deliver"
+    with model.store.read() as view:
+        assert view.event(receipt.event).user == "ann"
+        assert view.live(label_key(model.example(NEWSLETTER).digest, model.person("ann")))
+    wrong = Feedback("ham", NEWSLETTER, user="root", trust="admin", person="x@elsewhere.example")
+    assert "no person" in service.teach(wrong).reason
+
+
+def test_strangers_and_reports_have_no_persons(service, model):
+    """Labels of unverified senders and of report channels stay shared evidence."""
+    signature = delivered(model, NEWSLETTER, "ann@example.org")
+    raw = signed(NEWSLETTER, signature)
+    stranger = Feedback("spam", raw, (signature,), "ann@example.org", "address", "stranger",
+                        domain="example.org")  # fmt: skip
+    service.teach(stranger)
+    service.teach(Feedback("spam", mail(5), user="root", channel="trap", trust="admin"))
+    with model.store.read() as view:
+        assert list(view.persons()) == []
+
+
+def test_a_batch_for_a_person_is_theirs(service, model):
+    """Sorted mail of one person counts for that person, and once for each message in all."""
+    batch = [("spam", mail(number, "quarterly figures")) for number in range(100, 110)]
+    receipts = service.batch(batch, Source("root", "cli"), "ann")
+    assert all(receipt.changed for receipt in receipts)
+    raw = mail(120, "quarterly figures")
+    mine, shared = (
+        model.score(raw, remember=False, person=model.person(name)).probability
+        for name in ("ann", "")
+    )
+    assert mine > shared
+
+
+def test_an_accepted_label_is_its_users(service, model):
+    """An admin accepts a queued label of a user; it is learnt for that user."""
+    queued = service.teach(Feedback("spam", NEWSLETTER, user="bob", channel="api"))
+    assert queued.state == "review"
+    assert service.accept(queued.review).state == "learnt"
+    with model.store.read() as view:
+        assert [person for person, _ in view.persons()] == [model.person("bob")]
+
+
+def test_clues_for_a_person_sum_to_the_log_odds(service, model):
+    """The clues of a person's verdict and the bias add up to the person's log-odds."""
+    teach(service, "spam", NEWSLETTER, "bob")
+    verdict = model.explain(NEWSLETTER, person=model.person("bob"))
+    total = sum(clue.nats for clue in verdict.clues()) + verdict.bias
+    assert total == pytest.approx(verdict.log_odds)
+    assert verdict.log_odds > model.explain(NEWSLETTER).log_odds
+    by_text = {(clue.location, clue.token) for clue in verdict.clues()}
+    assert by_text == {(clue.location, clue.token) for clue in model.explain(NEWSLETTER).clues()}
+
+
+def test_a_person_without_labels_has_the_shared_verdict(service, model):
+    """A person who taught nothing gets the shared scores, bit for bit."""
+    teach(service, "spam", NEWSLETTER, "bob")
+    raw = mail(3)
+    mine = model.score(raw, remember=False, person=model.person("ann"))
+    assert np.array_equal(mine.z, model.score(raw, remember=False).z)
