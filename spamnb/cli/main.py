@@ -43,6 +43,7 @@ COMMANDS = {
     "watch": "spamnb.cli.watch:watch",
     "imap": "spamnb.cli.imap:imap",
     "review": "spamnb.cli.review:review",
+    "persons": "spamnb.cli.persons:persons",
     "quarantine": "spamnb.cli.quarantine:quarantine",
     "status": "spamnb.cli.status:status",
     "doctor": "spamnb.cli.doctor:doctor",

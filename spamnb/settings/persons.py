@@ -12,14 +12,17 @@ from spamnb.settings.schema import Settings
 
 
 def person_names(settings: Settings) -> PersonNames | None:
-    """Return the rules for names; None if persons are not enabled.
+    """Return the rules for names; None if persons are not enabled."""
+    return all_names(settings) if settings.persons.enabled else None
+
+
+def all_names(settings: Settings) -> PersonNames:
+    """Return the rules for names, whether persons are enabled or not.
 
     If one domain alone is served, its addresses are logins. Among several domains only those of
     `feedback.domains` are, since ann@ in two of them may be two persons. SettingsError for an alias
     file that cannot be read, or with an invalid line.
     """
-    if not settings.persons.enabled:
-        return None
     served, delimiter = served_domains(settings), settings.delivery.delimiter
     logins = domains_of(settings.feedback.domains) or (served if len(served) == 1 else frozenset())
     aliases = _aliases(settings.persons.aliases, delimiter)

@@ -26,7 +26,7 @@ Failure: a store raises only StoreErrors, BugError (the caller broke a rule abov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -157,6 +157,12 @@ class WriteView(ReadView, Protocol):
 
     def put_personal(self, person: int, personal: PersonalCorrections | None) -> None:
         """Replace the corrections of a person; None removes them."""
+
+    def drop_persons(self, persons: Collection[int]) -> None:
+        """Remove the corrections of persons whom no event of the journal names.
+
+        The checkpoint loses them too, with the states of their labels.
+        """
 
     def append(self, *events: Event) -> None:
         """Add events, numbered from the last one on; each defines the state of its message."""

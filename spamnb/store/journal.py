@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from spamnb.core.model.events import NO_LABEL, Event, EventKind
+from spamnb.core.model.events import NO_LABEL, Event, EventKind, person_of_key
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import MessageState
 from spamnb.store.rows.codec import (
@@ -281,6 +281,12 @@ class Index:
         self.digests_.put(key, encode_state(live._replace(folded=True)))
         if live.label != NO_LABEL:
             self.kept.delete(_KEPT.pack(live.label, live.seq))
+
+    def drop_persons(self, persons: Collection[int]) -> None:
+        """Remove the states of labels of these persons, all of which are folded."""
+        gone = [key for key, _ in self.digests_.scan() if person_of_key(key) in persons]
+        for key in gone:
+            self.digests_.delete(key)
 
     def _hash(self, message_id: str) -> bytes:
         raw = message_id.encode("utf-8", "surrogatepass")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -21,7 +21,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from spamnb.core.features.extract import Words
-from spamnb.core.model.events import NO_LABEL, Event, EventKind, Ids, Recipe, Records, Totals
+from spamnb.core.model.events import (
+    NO_LABEL,
+    Event,
+    EventKind,
+    Ids,
+    Recipe,
+    Records,
+    Totals,
+    person_of_key,
+)
 from spamnb.core.persons.corrections import PersonalCorrections
 from spamnb.core.persons.rows import PersonalRows
 from spamnb.errors import BugError
@@ -211,6 +220,13 @@ class _View:
 
     def put_personal(self, person: int, personal: PersonalCorrections | None) -> None:
         self.over["persons"][person] = personal
+
+    def drop_persons(self, persons: Collection[int]) -> None:
+        for person in persons:
+            self.over["persons"][person] = self.over["base_persons"][person] = None
+        for key in [*self._keys("live")]:
+            if person_of_key(key) in persons:
+                self.over["live"][key] = None
 
     def append(self, *events: Event) -> None:
         for event in events:

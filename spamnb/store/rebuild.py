@@ -26,7 +26,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from spamnb.core.features.extract import Words
-from spamnb.core.model.events import Event, Ids, Recipe
+from spamnb.core.model.events import Event, Ids, Recipe, person_of_key
 from spamnb.core.model.training_rows import TrainingRows
 from spamnb.core.persons.rows import PersonalRows
 from spamnb.errors import StoreMissingError
@@ -71,8 +71,12 @@ def rebuild(
     path: str | Path,
     run: Callable[[ReadView, Store], Result],
     remake: Callable[[Recipe], Recipe] = lambda recipe: recipe,
+    without: int = 0,
 ) -> Rebuilt[Result]:
-    """Rebuild a model from its checkpoint; `run` adds events of the old model to the new one."""
+    """Rebuild a model from its checkpoint; `run` adds events of the old model to the new one.
+
+    `without`: a person who is left out of the checkpoint.
+    """
     folder = Path(path)
     data = folder / DATA_FILE
     if not data.exists():
@@ -84,7 +88,7 @@ def rebuild(
         with closing(environment):
             environment.open_tables(create=False)
             old = LmdbStore(environment, read_recipe(environment), readonly=True)
-            _write_checkpoint(environment, work_folder, remake(old.recipe))
+            _write_checkpoint(environment, work_folder, remake(old.recipe), without)
             with old.read() as view, closing(open_store(work_folder, limit_bytes=MAP_SIZE)) as new:
                 _add_words(view, new)
                 result = run(view, new)
@@ -94,7 +98,7 @@ def rebuild(
         return Rebuilt(result, kept)
 
 
-def _write_checkpoint(old: Environment, work_folder: Path, recipe: Recipe) -> None:
+def _write_checkpoint(old: Environment, work_folder: Path, recipe: Recipe, without: int) -> None:
     """Write the checkpoint as a new model, still without texts."""
     new = Environment(EnvironmentConfig(work_folder, Tables._fields, sync=False, lock=False))
     with closing(new), old.read() as tables:
@@ -104,10 +108,15 @@ def _write_checkpoint(old: Environment, work_folder: Path, recipe: Recipe) -> No
             fill(new, name, ((key, bytes(value)) for key, value in from_.base.scan()))
         view = TableReadView(from_, recipe)
         last_seq = view.base_totals().last_seq
-        fill(new, "digests", _states(from_, _first_states(view) if last_seq else {}))
+        states = _states(from_, _first_states(view) if last_seq else {})
+        others = (pair for pair in states if not without or person_of_key(pair[0]) != without)
+        fill(new, "digests", others)
         older = (pair for pair in from_.mids.scan() if int.from_bytes(pair[0][8:]) <= last_seq)
         fill(new, "mids", ((key, bytes(digest)) for key, digest in older))
-        fill(new, "meta", iter(sorted(_meta(from_, recipe).items())))
+        meta = _meta(from_, recipe)
+        for state in (LIVE, BASE):
+            meta.pop(state + without.to_bytes(8), None)
+        fill(new, "meta", iter(sorted(meta.items())))
         new.sync()
 
 

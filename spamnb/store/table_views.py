@@ -13,7 +13,7 @@ Failure: StoreDamagedError if a value is missing or inconsistent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
@@ -246,6 +246,13 @@ class TableWriteView(TableReadView):
     def put_personal(self, person: int, personal: PersonalCorrections | None) -> None:
         """Replace the corrections of a person."""
         self._personal(LIVE).put(person, personal)
+
+    def drop_persons(self, persons: Collection[int]) -> None:
+        """Remove persons that no event names."""
+        for person in persons:
+            self._personal(LIVE).put(person, None)
+            self._personal(BASE).put(person, None)
+        self._index.drop_persons(persons)
 
     def append(self, *events: Event) -> None:
         """Add events; each defines the state of its message."""

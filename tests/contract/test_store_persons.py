@@ -20,7 +20,7 @@ from support.stores import (
     update,
 )
 
-from spamnb.core.model.events import NO_LABEL
+from spamnb.core.model.events import NO_LABEL, label_key
 from spamnb.core.persons.corrections import PLACE_BITS, PersonalCorrections, no_corrections
 from spamnb.errors import StoreDamagedError, StoreVersionError
 from spamnb.store.check import check
@@ -121,3 +121,19 @@ def test_damaged_corrections_are_an_error():
     for unknown in (b"", b"\2" + data[1:]):
         with pytest.raises(StoreVersionError):
             decode_personal(unknown, 2)
+
+
+def test_dropped_persons_leave_the_store(store):
+    """Persons without events lose live and folded corrections, and the states of their labels."""
+    messages = [mail(number, *range(number, number + 40)) for number in range(4)]
+    for number, message in enumerate(messages):
+        at, person = NOON_2026 + number * DAY_US, (ANN, BOB)[number % 2]
+        learn(store, message, SPAM, delta=personal_update(7), person=person, time_us=at)
+    store.transact(lambda view: view.fold(NOON_2026 + 9 * DAY_US, 9))
+    store.transact(lambda view: view.drop_persons({ANN}))
+    with store.read() as view:
+        for persons in view.persons(), view.base_persons():
+            assert [person for person, _ in persons] == [BOB]
+        states = [view.live(label_key(one.digest, p)) for one in messages for p in (ANN, BOB)]
+        assert [state is not None for state in states].count(True) == 2
+    assert sound(store)

@@ -26,6 +26,8 @@ STEP_ONE = 1 << 20
 BIAS_ONE = 1 << 40
 """One nat of bias, or a temperature of one, in the store's unit."""
 NO_LABEL = -1
+DIGEST_BYTES = 16
+_PERSON_BYTES = 8
 
 
 class EventKind(IntEnum):
@@ -37,6 +39,8 @@ class EventKind(IntEnum):
     UNDO = 4
     IMPORT = 5
     EXPIRE = 6
+    ERASED = 7
+    """An event of an erased person, without anything of what it said."""
 
 
 class RehearsalUpdate(NamedTuple):
@@ -167,7 +171,23 @@ def label_key(digest: bytes, person: int) -> bytes:
 
     Two persons may give one message different labels, and each of them takes back their own.
     """
-    return digest + person.to_bytes(8) if person and digest else digest
+    return digest + person.to_bytes(_PERSON_BYTES) if person and digest else digest
+
+
+def person_of_key(key: bytes) -> int:
+    """The person in the key of a label; 0 if the label is not a person's."""
+    return int.from_bytes(key[DIGEST_BYTES:]) if len(key) == DIGEST_BYTES + _PERSON_BYTES else 0
+
+
+def erased(event: Event) -> Event:
+    """The event with its number and time alone; it changes nothing."""
+    groups, labels = event.delta.steps.shape
+    nothing = no_update(groups, labels)
+    none = tuple(np.zeros(0, np.uint64) for _ in range(groups))
+    return Event(
+        event.seq, EventKind.ERASED, event.time_us, "", "", b"", "", NO_LABEL, NO_LABEL, 0, none,
+        nothing, nothing,
+    )  # fmt: skip
 
 
 @dataclass(slots=True)

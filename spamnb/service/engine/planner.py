@@ -248,6 +248,8 @@ class Planner:
                 f"the journal has no event {request.event}",
                 hint="the event was merged into the checkpoint, or belongs to another model",
             )
+        if event.kind == EventKind.ERASED:
+            raise RefusedError(f"event {event.seq} was erased with its person")
         example = example_of(event)
         live = journal.state(event.label_key)
         assert live is not None, "every event of the journal has set a label"

@@ -87,7 +87,7 @@ def in_force(view: ReadView, takes: Takes) -> list[int]:
         if event.seq in undos and takes(event):
             # Both are selected: undoing the undo would restore this event.
             found.remove(undos[event.seq])
-        if event.seq in hidden:
+        if event.seq in hidden or event.kind == EventKind.ERASED:
             continue
         if event.kind == EventKind.UNDO:
             hidden.add(event.undoes)
@@ -103,7 +103,7 @@ def left_out(view: ReadView, drops: Takes) -> set[int]:
     omitted: set[int] = set()
     undone: set[int] = set()
     for event in view.events(newest_first=True):
-        if event.seq in undone or drops(event):
+        if event.seq in undone or event.kind == EventKind.ERASED or drops(event):
             omitted.add(event.seq)
         elif event.kind == EventKind.UNDO:
             omitted.add(event.seq)

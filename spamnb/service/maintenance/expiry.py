@@ -1,9 +1,10 @@
 """Expire old data: journal events, rare features and history entries.
 
-Three steps, in small transactions, so that other processes read meanwhile and wait only briefly to
+Four steps, in small transactions, so that other processes read meanwhile and wait only briefly to
 write: events older than `keep_days` are folded into the checkpoint; features not learnt for
 `after_days` and contained in few messages are dropped, unless a journal event names them (its undo
-needs them); the history expires by its own limits. Dropping features is an event and can be undone,
+needs them); the corrections of persons whom no journal event names are dropped; the history expires
+by its own limits. Dropping features is an event and can be undone,
 but without the features' texts.
 
 `now_us` is the time from `expiry_clock`, because expired data cannot be restored. If the run is
@@ -53,9 +54,12 @@ class ExpiryResult:
     events_folded: int
     features_dropped: int
     verdicts_forgotten: int
+    persons_dropped: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        return asdict(self)
+        """Return the numbers; that of persons only if there is one."""
+        found: dict[str, int] = asdict(self)
+        return {name: n for name, n in found.items() if n or name != "persons_dropped"}
 
 
 def newest_us(store: Store) -> int:
@@ -71,7 +75,8 @@ def expire(
     folded = fold(store, now_us - rules.keep_days * DAY_US, now_us)
     before_day = day_of(now_us - rules.after_days * DAY_US)
     dropped = drop(store, before_day, rules.max_messages, now_us=now_us, source=source)
-    return ExpiryResult(folded, dropped, history.expire(now_us) if history else 0)
+    silent = drop_silent(store)
+    return ExpiryResult(folded, dropped, history.expire(now_us) if history else 0, silent)
 
 
 def fold(store: Store, before_us: int, now_us: int) -> int:
@@ -86,6 +91,26 @@ def fold(store: Store, before_us: int, now_us: int) -> int:
     while count := store.transact(some):
         done += count
     return done
+
+
+def drop_silent(store: Store) -> int:
+    """Drop the corrections of persons whose labels are all in the checkpoint; return how many.
+
+    Their labels stay in the shared model.
+    """
+    with store.read() as view:
+        silent = {person for person, _ in view.persons()}
+        if silent:
+            silent -= {event.person for event in view.events()}
+        seq = view.totals().last_seq
+
+    def some(view: WriteView) -> int:
+        gone = silent - {event.person for event in view.events(seq + 1)}
+        if gone:
+            view.drop_persons(gone)
+        return len(gone)
+
+    return store.transact(some) if silent else 0
 
 
 class _Left(NamedTuple):

@@ -83,7 +83,7 @@ from spamnb.store.lmdb.environment import Environment, environments, release, sh
 from spamnb.store.lmdb.sharing import DATA_FILE, EnvironmentConfig
 from spamnb.store.lmdb.table import LmdbTable
 
-_NAMES = ("entries", "signatures", "mids", "digests", "meta")
+NAMES = ("entries", "signatures", "mids", "digests", "meta")
 _SEQ = struct.Struct(">Q")
 _MAX_FOUND = 64
 _DAY_US = 86_400_000_000
@@ -146,7 +146,7 @@ class History:
         data, limit = self._folder / DATA_FILE, self._limits.limit_bytes
         size = data.stat().st_size if data.exists() else 0
         plan = EnvironmentConfig(
-            self._folder, _NAMES, limit_bytes=3 * limit + max(limit, size), sync=False
+            self._folder, NAMES, limit_bytes=3 * limit + max(limit, size), sync=False
         )
         if size:
             with suppress(StoreMissingError):

@@ -189,7 +189,7 @@ def encode_event(event: Event) -> bytes:
     flags |= event.immediate * _IMMEDIATE | (event.weight != 1.0) * _WEIGHT
     parts = [
         _HEAD.pack(
-            PERSON_VERSION if event.person else VERSION,
+            PERSON_VERSION if _has_person(event) else VERSION,
             event.kind,
             flags,
             event.before,
@@ -216,10 +216,15 @@ def encode_event(event: Event) -> bytes:
         parts.append(_DOUBLE.pack(event.weight))
     if event.bulk is not None:
         parts.append(_encode_bulk(event.bulk))
-    if event.person:
+    if _has_person(event):
         parts.append(_PERSON.pack(event.person))
         parts += [encode_ints(_personal_steps(update)) for update in updates]
     return b"".join(parts)
+
+
+def _has_person(event: Event) -> bool:
+    """Whether an event is written as one of a person, also if the person is erased."""
+    return event.person != 0 or event.kind == EventKind.ERASED
 
 
 def _personal_steps(update: Update) -> NDArray[np.int64]:

@@ -1,0 +1,131 @@
+"""`spamnb persons`: list the persons of a model, show and erase one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from spamnb.cli.daemon_client import refuse_while_served
+from spamnb.cli.event_options import agreed
+from spamnb.cli.help import CommandGroup, command
+from spamnb.cli.printing import safe, say, say_json, shown_time, table
+from spamnb.cli.session import CliSession, pass_session
+
+if TYPE_CHECKING:
+    from spamnb.core.persons.names import PersonNames
+    from spamnb.service.maintenance.persons import PersonFacts
+
+EXAMPLES = """
+spamnb persons list                      who has corrections, the newest label first
+spamnb persons show ann@example.org      one person, by address or login
+spamnb persons erase ann                 remove everything that names this person
+"""
+_PLACES = {
+    "list": "spamnb.cli.persons:list_",
+    "show": "spamnb.cli.persons:show_",
+    "erase": "spamnb.cli.persons:erase",
+}
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per person.")
+
+
+@click.group(
+    cls=CommandGroup,
+    places=_PLACES,
+    examples=EXAMPLES,
+    short_help="List and erase the corrections of persons.",
+)
+def persons() -> None:
+    """List and erase the corrections of persons.
+
+    With persons.enabled, the label of a user changes the verdicts on mail to that user until they
+    agree; for all others it is evidence.
+    """
+
+
+def _names(session: CliSession) -> PersonNames:
+    from spamnb.settings.persons import all_names
+
+    return all_names(session.settings)
+
+
+def _facts(session: CliSession) -> list[PersonFacts]:
+    from spamnb.service.maintenance.persons import persons_of
+
+    with session.open(readonly=True) as model, model.store.read() as view:
+        return persons_of(view, model.labels)
+
+
+def _show(facts: list[PersonFacts], *, as_json: bool) -> None:
+    if as_json:
+        for one in facts:
+            say_json(one.as_dict())
+        return
+    table(map(_row, facts), right=(3,))
+
+
+def _row(one: PersonFacts) -> tuple[str, ...]:
+    labels = ", ".join(f"{count} {label}" for label, count in one.labels.items())
+    last = shown_time(one.last_us) if one.last_us else "in the checkpoint"
+    return one.name or f"{one.person:016x}", labels or "no label in force", last, f"{one.bytes} B"
+
+
+@command("List persons.", EXAMPLES, name="list")
+@JSON
+@pass_session
+def list_(session: CliSession, as_json: bool) -> None:
+    """List persons: name, labels in force, time of the newest one, size of the corrections.
+
+    The name is that of the newest label. A person whose labels are all in the checkpoint has only
+    a number, because names are stored with labels alone.
+    """
+    _show(_facts(session), as_json=as_json)
+
+
+@command("Show one person.", "spamnb persons show ann@example.org", name="show")
+@click.argument("name")
+@JSON
+@pass_session
+def show_(session: CliSession, name: str, as_json: bool) -> None:
+    """Show what the model holds of one person; `spamnb journal --user` lists the labels."""
+    from spamnb.core.persons.names import named_person
+
+    found = named_person(_names(session), name)
+    with session.open(readonly=True) as model:
+        person = model.person(found)
+    mine = [one for one in _facts(session) if one.person == person]
+    if not mine and not as_json:
+        say(f"{safe(found)} has no labels and no corrections")
+    _show(mine, as_json=as_json)
+
+
+@command("Erase one person.", "spamnb persons erase ann@example.org")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@pass_session
+def erase(session: CliSession, name: str, yes: bool, as_json: bool) -> None:
+    """Remove all labels and corrections of a person, and the name, from model and history.
+
+    This cannot be undone. The labels are taken out of the shared model too, except those in the
+    checkpoint, which stay in its sums without a name. Stop the daemon first. Backups, logs,
+    quarantine and mailboxes are not changed: the command lists the files of the home that still
+    contain an address of the person.
+    """
+    from spamnb.core.persons.names import named_person
+    from spamnb.service.maintenance.persons import Erasing
+
+    names = _names(session)
+    found = named_person(names, name)
+    refuse_while_served(session, "erase")
+    session.open(readonly=True).close()  # a missing or damaged model is an error of the command
+    agreed(f"All labels and corrections of {safe(found)} will be removed. Erase?", yes=yes)
+    config = session.model_config()
+    erasing = Erasing(session.home, names, found, config.history, config.review_queue)
+    done, left = erasing.run(), [str(path) for path in erasing.still_named()]
+    if as_json:
+        say_json(done._asdict() | {"still_named": left})
+        return
+    say(f"{done.events} events, {done.verdicts} verdicts, {done.reviews} reviews erased")
+    for path in left:
+        say(f"still contains the address: {safe(path)}")

@@ -1,0 +1,167 @@
+"""List the persons of a model, and erase one.
+
+An erased person leaves no name, message digest, Message-ID, feature or correction in the model, the
+history and the review queue. What the person's labels had added to the shared model is taken back;
+only labels that are part of the checkpoint stay in its sums, which name nobody. Both erasing and
+its repetition after a kill end in the same state. Must not know settings or terminals.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spamnb.core.model.events import NO_LABEL, Event, erased
+from spamnb.core.persons.corrections import person_id
+from spamnb.core.persons.names import PersonNames
+from spamnb.service.engine.clock import iso
+from spamnb.service.feedback.review_queue import ReviewQueue
+from spamnb.store.contract import ReadView, Store
+from spamnb.store.history.entry import HistoryEntry
+from spamnb.store.history.limits import HistoryLimits
+from spamnb.store.history.rewrite import rewrite
+from spamnb.store.lmdb.store import open_store
+from spamnb.store.rebuild import rebuild, replay
+from spamnb.store.rows.personal_codec import encode_personal
+
+
+@dataclass(frozen=True, slots=True)
+class PersonFacts:
+    """What a model holds of one person."""
+
+    person: int
+    name: str
+    """as the newest label gives it; empty if all labels are in the checkpoint"""
+    labels: dict[str, int]
+    """number of messages with each label"""
+    last_us: int
+    """time of the newest label; 0 if it is in the checkpoint"""
+    places: int
+    """corrections that are not zero"""
+    bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the facts as values that JSON can represent."""
+        return {
+            "person": f"{self.person:016x}",
+            "name": self.name,
+            "labels": self.labels,
+            "last": iso(self.last_us) if self.last_us else None,
+            "places": self.places,
+            "bytes": self.bytes,
+        }
+
+
+def persons_of(view: ReadView, labels: tuple[str, ...]) -> list[PersonFacts]:
+    """Return all persons with corrections or labels, the one who taught last first."""
+    newest: dict[int, Event] = {}
+    counts: dict[int, Counter[str]] = {}
+    for event in view.events(newest_first=True):
+        if not event.person:
+            continue
+        newest.setdefault(event.person, event)
+        live = view.live(event.label_key)
+        if live is not None and live.seq == event.seq and event.after != NO_LABEL:
+            counts.setdefault(event.person, Counter())[labels[event.after]] += 1
+    corrections = dict(view.persons())
+    found = []
+    for person in newest.keys() | corrections.keys():
+        last, mine = newest.get(person), corrections.get(person)
+        found.append(
+            PersonFacts(
+                person,
+                last.user if last else "",
+                dict(counts.get(person, {})),
+                last.time_us if last else 0,
+                int(np.count_nonzero(mine.values.any(axis=0))) if mine else 0,
+                len(encode_personal(mine)) if mine else 0,
+            )
+        )
+    return sorted(found, key=lambda one: (-one.last_us, one.person))
+
+
+class Erased(NamedTuple):
+    """What was removed with a person."""
+
+    events: int
+    verdicts: int
+    """entries of the history that were removed, or no longer name the person"""
+    reviews: int
+
+
+@dataclass(frozen=True, slots=True)
+class Erasing:
+    """A person to be erased from a home that no process uses."""
+
+    home: Path
+    names: PersonNames
+    name: str
+    history: HistoryLimits
+    reviews: ReviewQueue
+
+    def run(self) -> Erased:
+        """Erase the person; history and reviews first, because they hold the message texts."""
+        reviews = self._drop_reviews()
+        verdicts = rewrite(self.home / "history", self.history, self._without_name)
+        shutil.rmtree(self.home / "console" / "lookup", ignore_errors=True)  # of the old history
+        with closing(open_store(self.home, readonly=True)) as store:
+            person = person_id(self.name, store.recipe.key)
+        done = rebuild(self.home, partial(self._replay, person), without=person)
+        done.kept.unlink()
+        return Erased(done.result, verdicts, reviews)
+
+    def still_named(self) -> list[Path]:
+        """Return the files of the home that still contain an address of the person."""
+        domains = self.names.logins if "@" not in self.name else ()
+        wanted = [f"{self.name}@{domain}".encode() for domain in domains] or [self.name.encode()]
+        return [path for path in sorted(self.home.rglob("*")) if _contains(path, wanted)]
+
+    def _is_name(self, text: str) -> bool:
+        return bool(text) and self.names.of(text) == self.name
+
+    def _drop_reviews(self) -> int:
+        mine = [entry.name for entry in self.reviews.entries() if self._is_name(entry.user)]
+        for name in mine:
+            self.reviews.drop(name)
+        return len(mine)
+
+    def _without_name(self, entry: HistoryEntry) -> HistoryEntry | None:
+        recipients = entry.notes.get("to", "").split()
+        others = [one for one in recipients if not self._is_name(one)]
+        if len(others) == len(recipients):
+            return entry
+        return replace(entry, notes=entry.notes | {"to": " ".join(others)}) if others else None
+
+    def _replay(self, person: int, old: ReadView, new: Store) -> int:
+        counted = 0
+
+        def events() -> Iterator[Event]:
+            nonlocal counted
+            for event in old.events():
+                mine = event.person == person
+                counted += mine
+                if mine:
+                    yield erased(event)
+                elif self._is_name(event.user):
+                    yield event._replace(user="")
+                else:
+                    yield event
+
+        replay(events(), old, new)
+        return counted
+
+
+def _contains(path: Path, wanted: list[bytes]) -> bool:
+    if not path.is_file() or path.is_symlink() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        return any(data.find(one) >= 0 for one in wanted)
