@@ -315,6 +315,8 @@ def test_five_is_the_line_to_junk():
     assert score_of(verdict(log_odds=edge.log_odds), JUNK) == 5.0
     assert score_of(verdict(log_odds=edge.log_odds - 3, decision="unsure"), JUNK) == 2.0
     assert score_of(verdict(log_odds=1e9), JUNK) == 999.0
+    zero = score_of(verdict(log_odds=JUNK - 5.04, decision="deliver"), JUNK)
+    assert str(zero) == "0.0", "no sign"
 
 
 @pytest.mark.parametrize("decision", ["deliver", "unsure", "junk", "reject"])

@@ -221,7 +221,7 @@ def score_of(verdict: ScanVerdict, junk_log_odds: float) -> float:
     flagged = verdict.decision in ("junk", "reject")
     if verdict.log_odds == -inf and not flagged:
         return 0.0  # no label of the model is spam, so there is no score
-    score = round(min(999.0, max(-999.0, REQUIRED_SCORE + verdict.log_odds - junk_log_odds)), 1)
+    score = _rounded(max(-999.0, REQUIRED_SCORE + verdict.log_odds - junk_log_odds))
     return max(score, REQUIRED_SCORE) if flagged else min(score, REQUIRED_SCORE - 0.1)
 
 
@@ -229,7 +229,12 @@ def reject_score_of(reject_log_odds: float, junk_log_odds: float) -> float:
     """The score from which a message is rejected; 999 if no message ever is."""
     if reject_log_odds == inf:
         return 999.0
-    return round(min(999.0, REQUIRED_SCORE + reject_log_odds - junk_log_odds), 1)
+    return _rounded(REQUIRED_SCORE + reject_log_odds - junk_log_odds)
+
+
+def _rounded(score: float) -> float:
+    """Return one decimal place, at most 999; 0.0 for -0.0, which would be printed with its sign."""
+    return round(min(999.0, score), 1) + 0.0
 
 
 def scanned_fields(
