@@ -26,11 +26,13 @@ import fcntl
 import os
 import re
 import secrets
+import struct
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +58,8 @@ _DAY_US: Final = 86_400_000_000
 _ORPHAN_S: Final = 3_600
 """how long a message may lack its sidecar while both are being written"""
 _COUNT_AGAIN_S: Final = 60.0
+_COUNT: Final = struct.Struct("=dQ")
+"""in the lock file: when the files were counted, by the monotonic clock, and their bytes by now"""
 _HEAD_BYTES: Final = 65_536
 _TIDY_S: Final = 3_600.0
 
@@ -76,8 +80,6 @@ class Quarantine:
         self.upstream = upstream
         """the next hop of messages that are stored from now on"""
         self._log = log
-        self._used = 0
-        self._count_at = 0.0
         self._tidy_at = time.monotonic() + _TIDY_S  # nothing expires at a start
 
     # -- storing --------------------------------------------------------------------------------
@@ -114,20 +116,26 @@ class Quarantine:
         )
 
     def _make_room(self, size: int) -> None:
-        """Check the size limit; files are recounted periodically, as other processes write, too."""
+        """Check the size limit by the count of all processes, which the lock file holds."""
         now = time.monotonic()
         if now >= self._tidy_at:
             self._tidy_at = now + _TIDY_S
             self.expire(expiry_mark(self.folder.parent, log=self._log).expires_us)
-        if now >= self._count_at:
-            self._count_at = now + _COUNT_AGAIN_S
-            self._used = self.used_bytes()
-        if self._used + size > self.limits.limit_bytes:
+        try:
+            with self._locked() as handle:
+                counted_at, used = _count_in(os.pread(handle, _COUNT.size, 0))
+                now = time.monotonic()
+                if not 0.0 <= now - counted_at < _COUNT_AGAIN_S:
+                    counted_at, used = now, self.used_bytes()
+                fits = used + size <= self.limits.limit_bytes
+                os.pwrite(handle, _COUNT.pack(counted_at, used + size * fits), 0)
+        except OSError as error:
+            raise refused(error, self.folder) from error
+        if not fits:
             raise StoreFullError(
                 f"the quarantine has reached its {self.limits.limit_bytes} bytes",
                 hint="release or delete messages, or raise its limit",
             )
-        self._used += size
 
     def _write(self, name: str, data: bytes) -> None:
         path = self.folder / name
@@ -354,13 +362,13 @@ class Quarantine:
         self._write(f"{entry.id}.json", encoded(entry))
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the folder's lock, one process at a time."""
+    def _locked(self) -> Iterator[int]:
+        """Hold the folder's lock, one process at a time; gives its file."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(self.folder / ".lock", flags, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
+            yield handle
         finally:
             os.close(handle)
 
@@ -369,6 +377,12 @@ def _stamp(time_us: int) -> str:
     """The time as IDs begin with; sorts by time."""
     second = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time_us // 1_000_000))
     return f"{second}{time_us % 1_000_000:06d}"
+
+
+def _count_in(data: bytes) -> tuple[float, int]:
+    """Return what `_COUNT` packed; without it a time that is too long ago."""
+    counted_at, used = _COUNT.unpack(data) if len(data) == _COUNT.size else (-inf, 0)
+    return counted_at, used
 
 
 def _unlinked(path: Path) -> bool:

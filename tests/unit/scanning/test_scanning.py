@@ -1,8 +1,11 @@
 """Scan results on a real model: headers, actions, lists."""
 
+import math
 import resource
+import struct
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from support.history import recent
@@ -12,7 +15,7 @@ from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.policy.actions import ActionMap, ActionPolicy
 from spamnb.core.policy.verdict_headers import add_to_message, as_block
-from spamnb.errors import SettingsError
+from spamnb.errors import SettingsError, StoreFullError
 from spamnb.service.engine.filter import OWNER, Filter
 from spamnb.service.limits import QuarantineLimits
 from spamnb.service.maintenance.export_import import export, merge, read_export
@@ -230,6 +233,38 @@ def test_what_was_kept_can_be_withdrawn(scan_rig, home, surest):
     assert (record["quarantine"], record["withdrawn"]) == (kept.id, True)
     outcome.withdraw()
     assert [r["withdrawn"] for r in one.records if r["event"] == "kept too late"] == [True, False]
+
+
+def test_all_listeners_and_workers_share_one_limit(home):
+    """Each has its own object for the folder; together they store no more than the limit."""
+    folder, limits = home / "quarantine", QuarantineLimits(limit_bytes=40_000)
+    refused = []
+
+    def fill():
+        one = Quarantine(folder, limits)
+        try:
+            for _ in range(100):
+                one.keep(b"x" * 1000, Envelope(), {})
+        except StoreFullError as error:
+            refused.append(error)
+
+    threads = [Thread(target=fill) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 8
+    assert 30_000 < Quarantine(folder).used_bytes() <= 40_100
+
+
+def test_a_count_that_cannot_be_read_is_made_again(home):
+    """Of a lock file that another version wrote, or that the time before a restart is in."""
+    quarantine = Quarantine(home / "quarantine", QuarantineLimits(limit_bytes=10_000))
+    quarantine.keep(b"x" * 1000, Envelope(), {})
+    for content in (b"", b"x", struct.pack("=dQ", 1e18, 0), struct.pack("=dQ", math.nan, 0)):
+        (home / "quarantine" / ".lock").write_bytes(content)
+        with pytest.raises(StoreFullError):
+            quarantine.keep(b"x" * 9000, Envelope(), {})
 
 
 @pytest.mark.parametrize("fault", ["limit", "disk", "none"])
