@@ -288,6 +288,9 @@ SERVING: tuple[Setting, ...] = (
         "Logins that may see everything on the pages, and change nothing."),
     Setting("console.users", FLAG,
         "Let all other logins see and correct the mail that was delivered to their addresses."),
+    Setting("console.users_release", choice("all", "junk", "no"),
+        "Which messages in quarantine users may release to themselves: all, those that were not "
+        "to be rejected, or none."),
 )  # fmt: skip
 
 LISTENERS = NamedSections(

@@ -20,6 +20,7 @@ from spamnb.endpoints.smtp.delivery.params import DeliveryParams
 from spamnb.endpoints.smtp.relay.params import Limits, RelayPolicy, Timeouts
 from spamnb.errors import SettingsError
 from spamnb.service.limits import QuarantineLimits, ReviewLimits, SpoolLimits, TeachingRules
+from spamnb.service.scanning.quarantined import UsersRelease
 from spamnb.service.scanning.types import ScanOptions
 from spamnb.store.history.limits import HistoryLimits
 
@@ -181,6 +182,7 @@ class ConsoleSettings(NamedTuple):
     admins: tuple[str, ...] = ()
     auditors: tuple[str, ...] = ()
     users: bool = True
+    users_release: UsersRelease = "junk"
 
 
 def console_settings(**given: Any) -> ConsoleSettings:

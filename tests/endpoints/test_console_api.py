@@ -46,11 +46,9 @@ class Rig:
         self.numbers = count()
         self.home = folder / "home"
         self.tokens = {scope: token(self.home, scope, scope) for scope in SCOPES}
-        self.tokens["alice"] = token(
-            self.home, "alice", "score", "teach", "read", user="alice@example.org"
-        )
+        self.tokens["alice"] = token(self.home, "alice", *sorted(OF_USER), user="alice@example.org")
         self.tokens["bob"] = token(
-            self.home, "bob", "score", "teach", "read", user="bob@example.org"
+            self.home, "bob", "score", "teach", "read", "quarantine", user="bob@example.org"
         )
 
     def api(self, name="", **more):
@@ -263,49 +261,6 @@ def test_kept_mail_is_released_or_deleted(rig):
     assert deleted.status == 200
     assert first["signature"] != second["signature"]
     rig.daemon.wait_for("console", operation="delete", caller="token quarantine", status=200)
-
-
-def test_kept_mail_is_released_to_some(rig):
-    """Those who are named get it, and the message waits for the others."""
-    api, names = rig.api("quarantine"), ["eve@example.org", "fay@example.org"]
-    send(rig.daemon.port(), subject="to two", to=names)
-    (kept,) = api.get("/quarantine", limit=1).body["messages"]
-    assert kept["waiting"] == names
-    where = f"/quarantine/{kept['id']}"
-    for only in (["bob@example.org"], ["eve@example.org", "x"], "eve@example.org", [1]):
-        assert api.post(f"{where}/release", {"only": only}).status == 400
-    released = api.post(f"{where}/release", {"only": names[:1], "teach": True}).body
-    assert released["results"] == [{"recipient": names[0], "reply": "delivered"}]
-    assert (released["delivered"], released["training"]["state"]) == (True, "learnt")
-    assert api.get(where).body["waiting"] == names[1:]
-    assert api.post(f"{where}/release", {"only": names[:1]}).status == 409
-    assert api.post(f"{where}/release", {}).body["delivered"] is True
-    assert api.get(where).status == 404
-
-
-def test_kept_mail_is_shown_safely(rig):
-    """The preview forbids the browser all that acts; the message itself is only a file."""
-    api = rig.api("quarantine")
-    rig.deliver("dora@example.org", "to be shown")
-    (kept,) = api.get("/quarantine", limit=1).body["messages"]
-    where = f"/quarantine/{kept['id']}"
-    assert api.get(where).body == kept
-    shown = api.get(f"{where}/view")
-    assert shown.headers["content-type"] == "text/html; charset=utf-8"
-    assert shown.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
-    assert shown.headers["cache-control"] == "no-store"
-    assert shown.headers["x-content-type-options"] == "nosniff"
-    assert b"<bdi>to be shown</bdi>" in shown.body
-    raw = api.get(f"{where}/raw")
-    assert raw.headers["content-type"] == "application/octet-stream"
-    assert raw.headers["content-disposition"].startswith("attachment; ")
-    assert raw.headers["content-security-policy"].startswith("default-src 'none'")
-    assert b"Subject: to be shown" in raw.body
-    assert api.get("/quarantine", limit=1).body["messages"] == [kept]
-    for looked in ("view", "raw"):
-        rig.daemon.wait_for("console", operation=looked, caller="token quarantine", status=200)
-        assert api.get(f"/quarantine/../../{looked}").status == 404
-        assert api.get(f"/quarantine/{'0' * 40}/{looked}").status == 404
 
 
 @needs_root

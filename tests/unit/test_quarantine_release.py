@@ -164,6 +164,15 @@ def test_what_some_see_has_nothing_of_the_others(quarantine, identity):
     assert "bob" not in json.dumps(seen)
 
 
+@pytest.mark.parametrize("decision", ["reject", "junk", "unsure", None])
+def test_the_settings_say_what_users_may_release(quarantine, decision):
+    """What was to be rejected may need an administrator."""
+    entry = quarantine.get(quarantine.keep(b"x", ENVELOPE, {"decision": decision}))
+    assert entry.may_release("all")
+    assert entry.may_release("junk") == (decision != "reject")
+    assert not entry.may_release("no")
+
+
 def test_records_of_earlier_versions_are_read(quarantine, identity):
     """They say that a release was begun, and not to whom: all that wait may have it."""
     path = quarantine.folder / f"{identity}.json"

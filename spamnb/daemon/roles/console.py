@@ -151,6 +151,7 @@ class _ConsoleProcess:
             quarantine=Quarantine(self._home / "quarantine", settings.quarantine, log=self._log),
             ask=self._ask,
             events=self._events,
+            users_release=settings.console.users_release,
         )
 
     def _close(self, site: ConsoleSite) -> None:

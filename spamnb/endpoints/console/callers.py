@@ -19,10 +19,10 @@ from spamnb.core.mail.envelope import network_of
 from spamnb.endpoints.console.problems import ApiError
 from spamnb.endpoints.net.networks import LOOPBACK, UNIX
 from spamnb.service.admin.request import login_of
-from spamnb.service.admin.tokens import SCOPES, TokenFile
+from spamnb.service.admin.tokens import OF_SITE, SCOPES, TokenFile
 from spamnb.service.engine.clock import now_us
 
-OF_USER: Final = frozenset(("score", "teach", "read"))
+OF_USER: Final = frozenset(SCOPES) - frozenset(OF_SITE)
 """what a user of this machine may do, with messages delivered to that user"""
 PER_SECOND: Final = 20.0
 BURST: Final = 60.0

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from spamnb.core.model.events import NO_LABEL
 from spamnb.core.model.verdict import SIGNATURE, Verdict, signature_bytes, signature_text
 from spamnb.endpoints.console.callers import ApiCaller
+from spamnb.endpoints.console.preview.document import HEADERS, preview
 from spamnb.endpoints.console.problems import ApiError
 from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
 from spamnb.errors import RefError, UserError
@@ -247,6 +248,19 @@ def review_list(site: ConsoleSite, _: ApiRequest) -> ApiReply:
     """List the feedback that waits for review, oldest first."""
     lines = site.ask("review", do="list").body.splitlines()
     return ApiReply({"entries": list(map(json.loads, lines))})
+
+
+def review_view(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """The message of an entry as a safe HTML document, if it was given."""
+    name = request.values["name"]
+    message = site.ask("review", do="show", name=name).body
+    return shown(message or _missing(f"message of the review {name}"))
+
+
+def shown(message: bytes) -> ApiReply:
+    """Return the preview of a message."""
+    page = preview(message).encode("utf-8", "replace")
+    return ApiReply(data=page, media_type="text/html; charset=utf-8", headers=HEADERS)
 
 
 def review_decide(site: ConsoleSite, request: ApiRequest) -> ApiReply:

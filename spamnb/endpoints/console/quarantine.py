@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from spamnb.endpoints.console.callers import ApiCaller
-from spamnb.endpoints.console.operations import speaker
-from spamnb.endpoints.console.preview.document import HEADERS, preview
+from spamnb.endpoints.console.operations import shown, speaker
+from spamnb.endpoints.console.problems import ApiError
 from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
 from spamnb.errors import RefError
 from spamnb.service.admin.client import answer_of
@@ -52,10 +52,7 @@ def show(site: ConsoleSite, request: ApiRequest) -> ApiReply:
 def view(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     """A message as a safe HTML document: header, text, hidden text, names of attachments."""
     entry = _entry(site, request.caller, request.values["id"])
-    page = preview(site.quarantine.raw(entry.id))
-    return ApiReply(
-        data=page.encode("utf-8", "replace"), media_type="text/html; charset=utf-8", headers=HEADERS
-    )
+    return shown(site.quarantine.raw(entry.id))
 
 
 def raw(site: ConsoleSite, request: ApiRequest) -> ApiReply:
@@ -71,6 +68,9 @@ def release(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     """Deliver a message to recipients that do not have it; `teach` trains it as ham."""
     values, caller = request.values, request.caller
     entry = _entry(site, caller, values["id"])
+    if not _may_release(site, caller, entry):
+        raise ApiError(403, "only an administrator may release this message",
+                       hint="see console.users_release")  # fmt: skip
     to = _own(site, caller, entry)
     if values["only"] is not None:
         to = entry.numbers_of(values["only"], to)
@@ -117,4 +117,10 @@ def _own(site: ConsoleSite, caller: ApiCaller, entry: QuarantinedMessage) -> fro
 def _facts(site: ConsoleSite, caller: ApiCaller, entry: QuarantinedMessage) -> dict[str, Any]:
     """What the caller sees of a message; other recipients may have had a blind copy."""
     found = entry.as_dict(_own(site, caller, entry))
-    return found | {"subject": site.quarantine.subject(entry.id)}
+    more = {"subject": site.quarantine.subject(entry.id)}
+    return found | more | {"may_release": _may_release(site, caller, entry)}
+
+
+def _may_release(site: ConsoleSite, caller: ApiCaller, entry: QuarantinedMessage) -> bool:
+    """Whether the settings let the caller release a message."""
+    return not caller.user or entry.may_release(site.users_release)

@@ -20,7 +20,7 @@ from spamnb.service.admin.model_config import ModelConfig, open_model
 from spamnb.service.admin.request import AdminResponse
 from spamnb.service.engine.filter import Filter
 from spamnb.service.scanning.quarantine import Quarantine
-from spamnb.service.scanning.quarantined import ReleasedMessage, ReleaseReply
+from spamnb.service.scanning.quarantined import ReleasedMessage, ReleaseReply, UsersRelease
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lookup import LookupIndex
 from spamnb.store.series import SeriesStore
@@ -43,6 +43,8 @@ class ConsoleSite:
     quarantine: Quarantine
     ask: AskAdministration
     events: EventHub
+    users_release: UsersRelease = "junk"
+    """what a caller of one user may release"""
 
     @contextmanager
     def reading(self) -> Iterator[Filter]:

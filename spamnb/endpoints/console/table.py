@@ -63,7 +63,7 @@ class ApiOperation:
     def noted(self) -> bool:
         """Whether it is logged: it changes something, or gives the text of a message."""
         if self.method == "GET":
-            return self.name in ("view", "raw")
+            return self.name in ("view", "raw", "review_view")
         return self.name not in ("score", "explain")
 
     @property
@@ -111,7 +111,7 @@ _ANSWER: Final = _object(
 )
 _QUARANTINED: Final = _object(
     id="string", time="string", bytes="integer", sender="string", recipients="array",
-    waiting="array", state="string", subject="string", facts="object",
+    waiting="array", state="string", subject="string", may_release="boolean", facts="object",
 )  # fmt: skip
 
 
@@ -231,6 +231,10 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     ApiOperation(
         "review", "GET", "/review", "admin", run.review_list, _object(entries="array"),
         place="learner",
+    ),
+    ApiOperation(
+        "review_view", "GET", "/review/{name}/view", "admin", run.review_view, {"type": "string"},
+        (_id("name", "The entry's name."),), media_type="text/html", place="heavy",
     ),
     ApiOperation(
         "decide", "POST", "/review/{name}", "admin", run.review_decide, _ANSWER,

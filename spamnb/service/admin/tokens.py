@@ -26,7 +26,7 @@ from spamnb.service.engine.clock import iso
 from spamnb.store.files import durable_write, make_folder, refused
 
 SCOPES: Final = ("score", "teach", "read", "quarantine", "admin", "metrics")
-OF_SITE: Final = ("quarantine", "admin", "metrics")
+OF_SITE: Final = ("admin", "metrics")
 """scopes for the whole site, which a token of one user cannot have"""
 PREFIX: Final = "spamnb_"
 FILE: Final = "tokens.json"

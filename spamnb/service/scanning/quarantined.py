@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from spamnb.errors import StoreDamagedError, UserError
 from spamnb.service.engine.clock import iso
 
 VERSION: Final = 1
+UsersRelease = Literal["all", "junk", "no"]
+"""What users may release to themselves: all, what was not to be rejected, or nothing."""
 _SETS: Final = ("done", "dropped", "sending")
 
 
@@ -81,6 +83,10 @@ class QuarantinedMessage:
             sending=self.sending.difference(to) | maybe,
             replies=old | new,
         )
+
+    def may_release(self, allowed: UsersRelease) -> bool:
+        """Whether users may release it to themselves."""
+        return allowed == "all" or (allowed == "junk" and self.facts.get("decision") != "reject")
 
     def results(self) -> list[tuple[str, str]]:
         """Each recipient, and what became of the message for them."""

@@ -18,11 +18,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from spamnb.endpoints.console.callers import ApiCaller
+from spamnb.endpoints.console.callers import OF_USER, ApiCaller
 from spamnb.endpoints.console.problems import ApiError
 from spamnb.errors import SettingsError
 from spamnb.service.admin.logins import FailedLogins, Login, Passwords
-from spamnb.service.admin.tokens import OF_SITE, SCOPES
+from spamnb.service.admin.tokens import SCOPES
 from spamnb.service.engine.clock import now_us
 from spamnb.store.sessions import LoginSession, SessionStore
 
@@ -36,7 +36,6 @@ IDLE_US: Final[dict[Role, int]] = {"admin": _HOUR_US, "auditor": _HOUR_US, "user
 LONGEST_US: Final = 7 * 24 * _HOUR_US
 LINK_US: Final = _MINUTE_US
 """how long a link of `spamnb console open` is good"""
-_OF_USER: Final = frozenset(SCOPES) - frozenset(OF_SITE)
 
 
 class PageRights(NamedTuple):
@@ -66,7 +65,7 @@ class Visitor:
     def callers(self) -> tuple[ApiCaller, ...]:
         """Return whom the visitor acts as: for a user, one caller for each address."""
         if self.role == "user":
-            return tuple(ApiCaller(self.login, _OF_USER, one, "console") for one in self.addresses)
+            return tuple(ApiCaller(self.login, OF_USER, one, "console") for one in self.addresses)
         return (ApiCaller(self.login, frozenset(SCOPES), "", "console"),)
 
     def form_token(self, path: str) -> str:

@@ -24,7 +24,9 @@ HEADERS: Final = {
         "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'self'"
     ),
+    "X-Content-Type-Options": "nosniff",
     "X-DNS-Prefetch-Control": "off",
+    "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 """of the reply with the document: without the cleaner, these alone stop scripts and requests"""
