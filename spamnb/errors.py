@@ -95,6 +95,14 @@ class StoreAccessError(StoreError):
     """The file system denies access: permissions, or a read-only file system."""
 
 
+class LogAwayError(StoreBusyError):
+    """The log of the fleet does not answer. What was to be learnt may be in the log or not."""
+
+
+class FleetError(StoreError):
+    """The log of the fleet and this host do not fit together: an administrator has to act."""
+
+
 class PeerError(SpamnbError):
     """The peer of a network connection failed or refused; `reply` holds its reply, if any."""
 

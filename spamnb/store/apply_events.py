@@ -1,17 +1,23 @@
 """Apply events to the records and totals of a store. Pure.
 
 `core.model.training_rows` defines the effect of an event. `apply_event` applies all of it to arrays
-of the caller, or nothing if it raises.
+of the caller, or nothing if it raises; `Replay` appends events of another store to a view. Only
+integers are added, so every store that replays the same events holds the same numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals, no_totals
+from spamnb.core.model.id_arrays import locate
 from spamnb.core.model.training_rows import TrainingRows
+from spamnb.core.persons.rows import PersonalRows
+from spamnb.store.contract import WriteView
+from spamnb.store.rows.codec import empty_rows
 
 
 def first_totals(recipe: Recipe) -> Totals:
@@ -72,3 +78,46 @@ def apply_event(event: Event, totals: Totals, ids: Ids, records: Records, *, sig
     totals.messages, totals.tokens = training_rows.totals.messages, training_rows.totals.tokens
     totals.bias, totals.temperatures = training_rows.totals.bias, training_rows.totals.temperatures
     totals.known, totals.histogram = training_rows.totals.known, training_rows.totals.histogram
+
+
+def ids_of(events: Sequence[Event]) -> Ids:
+    """Return every feature that these events change."""
+    return np.unique(np.concatenate([event_ids(event) for event in events]))
+
+
+class Replay:
+    """Events that are applied to rows in memory one by one; `write` stores them all."""
+
+    def __init__(self, view: WriteView, events: Sequence[Event]) -> None:
+        """Read the rows that these events change."""
+        self._view = view
+        ids, totals = ids_of(events), view.totals()
+        self._persons = PersonalRows(len(totals.messages), view.personal)
+        self._rows = TrainingRows(totals, ids, view.gather(ids), self._persons)
+        self._count = len(events)
+        self._applied: list[Event] = []
+
+    def apply(self, event: Event) -> None:
+        """Apply the next event."""
+        self._rows.apply(event)
+        self._rows.totals.last_seq = event.seq
+        self._applied.append(event)
+
+    def removed(self, ids: Ids) -> Ids:
+        """Return which of these features have no row now; `ids` are of events applied."""
+        return ids[empty_rows(self._rows.records_of(self._rows.find((ids,))))]
+
+    def write(self, texts: Callable[[Ids], Words]) -> None:
+        """Append the applied events; `texts` returns the texts of features that are new."""
+        view, rows = self._view, self._rows
+        ids, records = rows.ids, rows.to_records()
+        if len(self._applied) < self._count:
+            ids = ids_of(self._applied)
+            at = locate(rows.ids, ids)[0]
+            records = Records(records.n[at], records.w[at], records.day[at])
+        view.append(*self._applied)
+        view.scatter(ids, records)
+        view.put_totals(rows.totals)
+        for person, personal in self._persons.changed():
+            view.put_personal(person, personal)
+        view.put_words(texts(rows.new_ids()))

@@ -17,6 +17,9 @@ the journal.
   other than changes to the view. In a `write()` block, the same situation raises a StoreBusyError
   (transient: nothing was changed, and the store has grown).
 * A thread opens one write block at a time, and keeps no snapshot open while it writes.
+* A store that follows the log of a fleet has a position in it. A transaction that appends events
+  to such a store moves the position to the last of them, or nothing is changed
+  (StoreAccessError): a host adds no events that the other hosts lack.
 * Events: `seq` is one more than that of the last event. The newest event of a label's key defines
   its state; an event without a digest (an import, an expiry) belongs to no message.
 
@@ -35,6 +38,7 @@ import numpy as np
 from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals
 from spamnb.core.persons.corrections import PersonalCorrections
+from spamnb.store.fleet.position import FleetPosition
 
 Result = TypeVar("Result")
 
@@ -142,6 +146,9 @@ class ReadView(Protocol):
     def last_events(self, count: int) -> list[tuple[int, int]]:
         """Return (seq, label after) of the newest LEARN and MOVE events, newest first."""
 
+    def position(self) -> FleetPosition | None:
+        """Return the position in the log of the fleet; None if the store follows none."""
+
 
 class WriteView(ReadView, Protocol):
     """The view of a write transaction; reads see its own changes."""
@@ -172,6 +179,9 @@ class WriteView(ReadView, Protocol):
 
         Stops at the first event that is not older than `before_us`.
         """
+
+    def put_position(self, position: FleetPosition | None) -> None:
+        """Replace the position in the log of the fleet; None leaves the fleet."""
 
 
 class Store(Protocol):

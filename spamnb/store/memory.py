@@ -36,6 +36,7 @@ from spamnb.core.persons.rows import PersonalRows
 from spamnb.errors import BugError
 from spamnb.store.apply_events import apply_event, event_ids, first_totals, older
 from spamnb.store.contract import MessageState, ReadView, Word, WriteView, unpacked
+from spamnb.store.fleet.position import FleetPosition, refuse_apart
 from spamnb.store.journal import MOST_DIGESTS, count_labels
 from spamnb.store.rows.codec import empty_rows, no_records
 
@@ -191,6 +192,10 @@ class _View:
                 found.append((event.seq, event.after))
         return found
 
+    def position(self) -> FleetPosition | None:
+        position: FleetPosition | None = self._get("sums", "position")
+        return position
+
     # --- writing ---
 
     def put_totals(self, totals: Totals) -> None:
@@ -263,6 +268,13 @@ class _View:
             self._fold(event)
         return len(batch)
 
+    def put_position(self, position: FleetPosition | None) -> None:
+        self.over["sums"]["position"] = position
+
+    def finish(self) -> None:
+        if self.over["events"]:
+            refuse_apart(self.position(), self._last())
+
     def _fold(self, event: Event) -> None:
         ids, totals = event_ids(event), self.base_totals()
         records = self._gather("base", ids)
@@ -324,6 +336,7 @@ class MemoryStore:
             try:
                 view = _View(self, self._state)
                 yield view
+                view.finish()
                 self._commit(view)
             finally:
                 self._writing_thread = 0

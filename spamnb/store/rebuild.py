@@ -23,23 +23,19 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import numpy as np
-
 from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Event, Ids, Recipe, person_of_key
-from spamnb.core.model.training_rows import TrainingRows
-from spamnb.core.persons.rows import PersonalRows
 from spamnb.errors import StoreMissingError
-from spamnb.store.apply_events import event_ids
+from spamnb.store.apply_events import Replay
 from spamnb.store.contract import MessageState, ReadView, Store, WriteView, packed
 from spamnb.store.files import sync_folder
 from spamnb.store.lmdb.environment import Environment
 from spamnb.store.lmdb.sharing import DATA_FILE, MAP_SIZE, EnvironmentConfig
 from spamnb.store.lmdb.store import LmdbStore, open_store, read_recipe
 from spamnb.store.maintenance import Pairs, exclusive, fill, prove, put_in_place, temporary_folder
-from spamnb.store.personal_table import BASE, LIVE
 from spamnb.store.rows.codec import decode_state, encode_recipe, encode_state
 from spamnb.store.rows.logged_rows import LOG_KEY, LogState
+from spamnb.store.rows.personal_table import BASE, LIVE
 from spamnb.store.rows.vocabulary import BucketLayout
 from spamnb.store.table_views import (
     BASE_TOTALS_KEY,
@@ -185,19 +181,10 @@ def replay(events: Iterable[Event], texts: ReadView, new: Store) -> int:
 
 
 def _apply(view: WriteView, batch: list[Event], texts: ReadView) -> None:
-    ids = np.unique(np.concatenate([event_ids(event) for event in batch]))
-    totals = view.totals()
-    personal_rows = PersonalRows(len(totals.messages), view.personal)
-    training_rows = TrainingRows(totals, ids, view.gather(ids), personal_rows)
+    replaying = Replay(view, batch)
     for event in batch:
-        training_rows.apply(event)
-        training_rows.totals.last_seq = event.seq
-    for person, personal in personal_rows.changed():
-        view.put_personal(person, personal)
-    view.append(*batch)
-    view.scatter(ids, training_rows.to_records())
-    view.put_totals(training_rows.totals)
-    view.put_words(texts_of(texts, training_rows.new_ids()))
+        replaying.apply(event)
+    replaying.write(partial(texts_of, texts))
 
 
 def _keep(data: Path) -> Path:

@@ -1,7 +1,7 @@
 """The read view and write view of `contract` over tables of bytes; independent of the engine.
 
     meta      format, recipe, totals, base totals, words' layout, journal's free space, log's
-              state; corrections of persons, see `personal_table`
+              state, position in the log of a fleet; corrections of persons, see `rows.personal_table`
     features  segments of rows: the live state         base      the same for the checkpoint
     log       the rows that changed last, see `rows.logged_rows`
     words     buckets of texts                         journal, digests, mids, kept   see `journal`
@@ -29,8 +29,8 @@ from spamnb.core.persons.rows import PersonalRows
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.apply_events import event_ids, first_totals, older
 from spamnb.store.contract import MessageState, Word
+from spamnb.store.fleet.position import FleetPosition, refuse_apart
 from spamnb.store.journal import Index, Journal, Pages, count_labels
-from spamnb.store.personal_table import BASE, LIVE, PersonalTable
 from spamnb.store.rows.codec import (
     Rows,
     RowSet,
@@ -43,6 +43,7 @@ from spamnb.store.rows.codec import (
     to_rows,
 )
 from spamnb.store.rows.logged_rows import LOG_KEY, LoggedRows, LogState, RowCache
+from spamnb.store.rows.personal_table import BASE, LIVE, PersonalTable
 from spamnb.store.rows.segments import Places, Segments, bits_for, encode, key_of
 from spamnb.store.rows.table import Table
 from spamnb.store.rows.vocabulary import BucketLayout, Vocabulary
@@ -54,6 +55,7 @@ RECIPE_KEY = b"recipe"
 ROOM_KEY = b"room"
 TOTALS_KEY, BASE_TOTALS_KEY = b"totals", b"base_totals"
 LAYOUT_KEY = b"layout_words"
+POSITION_KEY = b"position"
 _NO_IDS: Ids = np.zeros(0, np.uint64)
 _FOLD_BATCH = 1024
 """events folded together: they change rows in all segments, which are read and written once"""
@@ -197,6 +199,11 @@ class TableReadView:
         """Return (seq, label after) of the newest LEARN and MOVE events."""
         return self._journal.last_labels(count)
 
+    def position(self) -> FleetPosition | None:
+        """Return the position in the log of the fleet."""
+        value = self._tables.meta.get(POSITION_KEY)
+        return None if value is None else FleetPosition.decode(bytes(value))
+
 
 class TableWriteView(TableReadView):
     """`contract.WriteView` over tables."""
@@ -308,6 +315,13 @@ class TableWriteView(TableReadView):
             self._journal.remove(event.seq)
             self._index.mark_folded(event)
 
+    def put_position(self, position: FleetPosition | None) -> None:
+        """Replace the position in the log of the fleet."""
+        if position is None:
+            self._tables.meta.delete(POSITION_KEY)
+        else:
+            self._tables.meta.put(POSITION_KEY, position.encode())
+
     def finish(self) -> None:
         """Write the changed rows, the words' layout and the journal's free space."""
         meta = self._tables.meta
@@ -318,6 +332,7 @@ class TableWriteView(TableReadView):
             if meta.get(LAYOUT_KEY) != layout:
                 meta.put(LAYOUT_KEY, layout)
         if self._pages is not None:
+            refuse_apart(self.position(), self._next - 1)
             meta.put(ROOM_KEY, self._pages.room.to_bytes(4, "little"))
 
 

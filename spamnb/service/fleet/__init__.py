@@ -1,0 +1,1 @@
+"""One host of a fleet: teach through the log, and follow it."""

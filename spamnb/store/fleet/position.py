@@ -1,0 +1,76 @@
+"""`FleetPosition`: how far a store has followed the log of its fleet. Pure.
+
+All stores of a fleet that hold the same events hold the same position, byte for byte, so a backup
+of one host is a start for another. It is stored as JSON, which an administrator may want to read.
+
+Failure: inconsistent bytes raise StoreDamagedError.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from spamnb.errors import StoreAccessError, StoreDamagedError
+
+
+class Said(NamedTuple):
+    """What one host has appended to the log."""
+
+    events: int
+    """in all; a retry of an append whose answer was lost is known by it"""
+    chain: str
+    """of the host's last entry"""
+
+
+class FleetPosition(NamedTuple):
+    """The last event of the log that a store holds."""
+
+    epoch: str
+    """random name of the history; a log with another one is not this store's"""
+    seq: int
+    chain: str
+    """hash of all entries up to this event"""
+    said: Mapping[str, Said]
+    """by the name of the host"""
+
+    def of(self, host: str) -> Said:
+        """Return what a host has said."""
+        return self.said.get(host, Said(0, ""))
+
+    def after(self, seq: int, chain: str, host: str, events: int) -> FleetPosition:
+        """Return the position after an entry that ends with event `seq`."""
+        said = {**self.said, host: Said(events, chain)}
+        return self._replace(seq=seq, chain=chain, said=said)
+
+    def encode(self) -> bytes:
+        """Return the position as bytes."""
+        return json.dumps(self._asdict(), sort_keys=True).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> FleetPosition:
+        """Return the position that these bytes encode."""
+        try:
+            plain = json.loads(data)
+            said = {host: Said(int(one[0]), str(one[1])) for host, one in plain["said"].items()}
+            return FleetPosition(plain["epoch"], int(plain["seq"]), plain["chain"], said)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise StoreDamagedError(
+                "the model's position in its fleet cannot be read", hint="restore a backup"
+            ) from error
+
+
+def refuse_apart(position: FleetPosition | None, last_seq: int) -> None:
+    """Raise StoreAccessError if a store that follows a log has events that the log lacks."""
+    if position is not None and position.seq != last_seq:
+        raise StoreAccessError(
+            "this model follows the log of a fleet, and is taught through it only",
+            hint="set [fleet] in the settings, or leave the fleet with `spamnb fleet leave`",
+        )
+
+
+def next_chain(chain: str, body: bytes) -> str:
+    """Return the chain after an entry; the engines compute the same."""
+    return hashlib.sha1(chain.encode() + body, usedforsecurity=False).hexdigest()

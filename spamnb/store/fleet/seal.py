@@ -1,0 +1,114 @@
+"""Seal the bodies of a log's entries with the key of the fleet.
+
+    chacha20    u8 1 | 12 bytes nonce | ciphertext and tag      ChaCha20-Poly1305
+    hmac        u8 2 | 32 bytes tag | body                      HMAC-SHA256
+
+Both bind the body to its place (epoch, host, events): the keeper of the log can neither forge nor
+change nor move an entry. Only the first one is secret, and it needs the package `cryptography`;
+entries name persons and contain words of mail. Each has its own key, derived from the fleet's.
+
+Failure: FleetError for bytes that are sealed otherwise, by another key, or for another place.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import NamedTuple, Protocol
+
+from spamnb.errors import FleetError, SettingsError
+
+KEY_BYTES = 32
+_NONCE, _TAG = 12, 32
+
+
+class Place(NamedTuple):
+    """Where in which log an entry stands."""
+
+    epoch: str
+    host: str
+    first: int
+    last: int
+    upto: int
+
+    def encode(self) -> bytes:
+        """Return the place as bytes, different for each place."""
+        return "\0".join(map(str, self)).encode()
+
+
+class Sealer(Protocol):
+    """Seals the bodies of entries, and opens them."""
+
+    def seal(self, body: bytes, place: Place) -> bytes:
+        """Return the sealed body."""
+
+    def open(self, sealed: bytes, place: Place) -> bytes:
+        """Return the body."""
+
+
+class ChachaSealer:
+    """Encrypts and authenticates."""
+
+    def __init__(self, key: bytes) -> None:
+        try:
+            from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra
+            from cryptography.hazmat.primitives.ciphers.aead import (  # noqa: PLC0415 - an extra
+                ChaCha20Poly1305,
+            )
+        except ImportError as error:
+            raise SettingsError(
+                "fleet.seal is chacha20, and the package cryptography is not installed",
+                hint="install spamnb[fleet], or set fleet.seal to hmac on all hosts",
+            ) from error
+        self._cipher = ChaCha20Poly1305(_derived(key, b"1"))
+        self._invalid: type[Exception] = InvalidTag
+
+    def seal(self, body: bytes, place: Place) -> bytes:
+        nonce = os.urandom(_NONCE)
+        return b"\1" + nonce + self._cipher.encrypt(nonce, body, place.encode())
+
+    def open(self, sealed: bytes, place: Place) -> bytes:
+        nonce, rest = sealed[1 : 1 + _NONCE], sealed[1 + _NONCE :]
+        try:
+            if sealed[:1] == b"\1":
+                return self._cipher.decrypt(nonce, rest, place.encode())
+        except (self._invalid, ValueError):
+            pass
+        raise _not_sealed(place)
+
+
+class HmacSealer:
+    """Authenticates without encrypting."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = _derived(key, b"2")
+
+    def seal(self, body: bytes, place: Place) -> bytes:
+        return b"\2" + self._tag(body, place) + body
+
+    def open(self, sealed: bytes, place: Place) -> bytes:
+        tag, body = sealed[1 : 1 + _TAG], sealed[1 + _TAG :]
+        if sealed[:1] != b"\2" or not hmac.compare_digest(tag, self._tag(body, place)):
+            raise _not_sealed(place)
+        return body
+
+    def _tag(self, body: bytes, place: Place) -> bytes:
+        about = place.encode()
+        return hmac.digest(self._key, len(about).to_bytes(4, "little") + about + body, "sha256")
+
+
+SEALERS: dict[str, Callable[[bytes], Sealer]] = {"chacha20": ChachaSealer, "hmac": HmacSealer}
+
+
+def _derived(key: bytes, use: bytes) -> bytes:
+    return blake2b(use, key=key, digest_size=KEY_BYTES, person=b"spamnb fleet").digest()
+
+
+def _not_sealed(place: Place) -> FleetError:
+    return FleetError(
+        f"the entry of host {place.host} that ends with event {place.last} does not open with the"
+        " key of this fleet",
+        hint="compare fleet.key and fleet.seal of all hosts",
+    )

@@ -1,0 +1,32 @@
+"""Hosts of a fleet in this process, and what must be equal on all of them."""
+
+from __future__ import annotations
+
+import secrets
+
+from spamnb.service.engine.filter import Filter
+from spamnb.service.fleet.fleet_store import FleetStore, Member
+from spamnb.store import check as audit
+from spamnb.store.fleet.fleet_log import START, Head
+from spamnb.store.fleet.position import FleetPosition
+from spamnb.store.fleet.seal import SEALERS
+from support.stores import picture
+
+KEY = bytes(range(32))
+
+
+def joined(store, log, host, *, seal="hmac"):
+    """A host of a fleet on this store, which has the model that the log goes on from."""
+    head = log.head() or Head(secrets.token_hex(8), 0, START)
+    log.make(head)
+    with store.write() as view:
+        if view.position() is None:
+            view.put_position(FleetPosition(head.epoch, head.seq, head.chain, {}))
+    return Filter(FleetStore(store, Member(host, log, SEALERS[seal](KEY))))
+
+
+def everything(store):
+    """All numbers, texts and events of a store, and its position; the store is consistent."""
+    with store.read() as view:
+        assert audit.check(view) == []
+        return picture(view), view.position().encode()
