@@ -1,0 +1,1 @@
+"""Servers that keep the log of a fleet."""

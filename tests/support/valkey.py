@@ -1,0 +1,68 @@
+"""A real Valkey or Redis server, started by a test on a socket of its own."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from spamnb.endpoints.fleet.params import FleetParams
+from spamnb.endpoints.fleet.valkey_log import ValkeyLog
+from support.waiting import LIMIT_S
+
+PROGRAM = shutil.which("valkey-server") or shutil.which("redis-server")
+needs_valkey = pytest.mark.skipif(PROGRAM is None, reason="no valkey-server, no redis-server")
+
+
+class ValkeyServer:
+    """A server that keeps every entry on its disk; `kill` and `start` as often as needed."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.path = self.folder / "s"
+        self.process = None
+
+    def start(self, **settings):
+        plain = {
+            "port": 0,
+            "unixsocket": self.path,
+            "dir": self.folder,
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "save": "",
+            "daemonize": "no",
+        } | settings
+        options = [word for name, value in plain.items() for word in (f"--{name}", str(value))]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen([PROGRAM, *options], stdout=log, stderr=log)
+        self._wait()
+        return self
+
+    def _wait(self):
+        until = time.monotonic() + LIMIT_S
+        while True:
+            try:
+                with socket.socket(socket.AF_UNIX) as client:
+                    client.connect(str(self.path))
+                    client.sendall(b"PING\r\n")
+                    if client.recv(64).startswith(b"+PONG"):
+                        return
+            except OSError:
+                pass
+            assert self.process.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < until, "the server does not answer"
+            time.sleep(0.01)
+
+    def kill(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.path.unlink(missing_ok=True)
+
+    def log(self, **params):
+        found = FleetParams(url=f"unix://{self.path}", append_s=LIMIT_S)
+        return ValkeyLog(found._replace(**params))
