@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from math import inf
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from spamnb.core.model.costs import DECISIONS, Costs, Decision, thresholds
 
@@ -186,18 +186,35 @@ class ScanVerdict(NamedTuple):
         return self.personal.get(recipient, self)
 
 
-def verdict_for(verdict: ScanVerdict, recipients: Collection[str]) -> ScanVerdict:
+class Decided(Protocol):
+    """A verdict, as far as recipients may agree on it."""
+
+    @property
+    def decision(self) -> Decision:
+        """The decision."""
+
+    @property
+    def log_odds(self) -> float:
+        """The higher, the more it is spam."""
+
+
+AnyVerdict = TypeVar("AnyVerdict", bound=Decided)
+
+
+def verdict_for(
+    shared: AnyVerdict, personal: Mapping[str, AnyVerdict], recipients: Collection[str]
+) -> AnyVerdict:
     """The one verdict that a message with these recipients shows.
 
     A single recipient sees their own. Several see the shared one, unless each of them has another
     decision, and all the same: headers must not tell one recipient what another one wants.
     """
-    found = [verdict.of(recipient) for recipient in recipients] if verdict.personal else []
+    found = [personal.get(recipient, shared) for recipient in recipients] if personal else []
     if len(found) == 1:
         return found[0]
     decisions = {one.decision for one in found}
-    if len(decisions) != 1 or verdict.decision in decisions:
-        return verdict
+    if len(decisions) != 1 or shared.decision in decisions:
+        return shared
     return min(found, key=lambda one: one.log_odds)
 
 

@@ -30,7 +30,7 @@ from spamnb.core.model.costs import Costs, roles_of
 from spamnb.core.model.verdict import Clue, Verdict
 from spamnb.core.persons.names import PersonNames
 from spamnb.core.policy.actions import LEAST_MESSAGES, limit_while_untrained
-from spamnb.core.policy.verdict_headers import ScanVerdict
+from spamnb.core.policy.verdict_headers import ScanVerdict, verdict_for
 from spamnb.errors import SpamnbError, StoreBusyError
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.requests import Example
@@ -214,33 +214,40 @@ class ModelSession:
         if model is None:
             return [ScanFault("model")] * len(jobs)
         feature_batch = model.reader.feature_batch([job.raw for job in jobs])
-        feature_batches, notes = [feature_batch], [job.notes for job in jobs]
-        verdicts = model.score_batches(feature_batches)
+        verdicts = model.score_batches([feature_batch])
+        personal: list[dict[str, Verdict]] = [{}] * len(jobs)
+        if (names := self.plan.persons) is not None:
+            personal = [
+                self._personal(model, names, (verdict, feature_batch.example(at)), job.recipients)
+                for at, (verdict, job) in enumerate(zip(verdicts, jobs, strict=True))
+            ]
         self._look_whether_trained(model)
+        shown = [
+            verdict_for(verdict, mine, job.recipients)
+            for verdict, mine, job in zip(verdicts, personal, jobs, strict=True)
+        ]
         if self._clock() >= self._history_next:
             try:
-                verdicts = model.remember(feature_batches, verdicts, notes)
+                shown = model.remember([feature_batch], shown, [job.notes for job in jobs])
             except (SpamnbError, OSError) as error:  # a verdict without a signature is better
                 self._history_next = self._clock() + _HISTORY_PAUSE_S
                 incident(self._log, "history", error)
-        names = self.plan.persons
-        if names is None:
-            return [self._scan_verdict(verdict) for verdict in verdicts]
-        every = zip(verdicts, map(feature_batch.example, range(len(jobs))), jobs, strict=True)
         return [
-            self._with_personal(model, names, (verdict, example), job.recipients)
-            for verdict, example, job in every
+            self._scan_verdict(verdict)._replace(
+                signature=one.signature,
+                personal={name: self._scan_verdict(other) for name, other in mine.items()},
+            )
+            for verdict, mine, one in zip(verdicts, personal, shown, strict=True)
         ]
 
-    def _with_personal(
+    def _personal(
         self,
         model: Filter,
         names: PersonNames,
         given: tuple[Verdict, Example],
         recipients: Recipients,
-    ) -> ScanVerdict:
-        """The verdict with those of its recipients; theirs are left out if they cannot be read."""
-        shared = self._scan_verdict(given[0])
+    ) -> dict[str, Verdict]:
+        """The verdicts of recipients with corrections; none if these cannot be read."""
         persons = {one: model.person(names.of(one)) for one in recipients}
         explained = self.plan.clues > 0
         found = attempt(
@@ -248,10 +255,8 @@ class ModelSession:
         )
         if isinstance(found, Exception):
             incident(self._log, "persons", found)
-            return shared
-        verdicts = {person: self._scan_verdict(verdict) for person, verdict in found.items()}
-        personal = {one: verdicts[id_] for one, id_ in persons.items() if id_ in verdicts}
-        return shared._replace(personal=personal) if personal else shared
+            return {}
+        return {one: found[person] for one, person in persons.items() if person in found}
 
     def _look_whether_trained(self, model: Filter) -> None:
         """Count the model's own messages, if any were learnt since the last look."""

@@ -296,7 +296,7 @@ class Scanner:
         envelope, head = request.envelope, request.raw[: request.header_bytes]
         ruling = self._deps.rules.on(envelope, head, self._session.plan.local)
         is_served = self._policy.served.holds(envelope.recipients, outgoing=pending.is_own)
-        shown = verdict_for(found, envelope.recipients)
+        shown = verdict_for(found, found.personal, envelope.recipients)
         verdict = shown._replace(
             decision=RULED[ruling.side] if ruling else shown.decision,
             signature=found.signature if is_served else "",

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from support.history import recent
 from support.scanning import COSTS, ENVELOPE, HARSH, fields
 
 from spamnb.core.persons.names import PersonNames
@@ -54,6 +55,10 @@ def test_each_person_gets_their_own_verdict(rig, home, surest):
     assert rig.scan(raw, envelope(BOB)).facts["decision"] == "deliver"
     assert rig.scan(raw, envelope(CARL)).facts["decision"] in FILED
     assert rig.scan(raw, envelope(DORA)).facts["decision"] == shared(home, raw)
+    rig.close()
+    with Filter.open(home) as model:
+        newest = {entry.notes["to"]: entry.decision for entry in recent(model.history, 3)}
+    assert (newest[BOB], newest[CARL] in FILED) == ("deliver", True)
 
 
 def test_a_message_is_handled_as_the_mildest_recipient_wants(rig, home, surest):
