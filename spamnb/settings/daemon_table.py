@@ -269,7 +269,7 @@ SERVING: tuple[Setting, ...] = (
         "deleted."),
     Setting("persons.enabled", FLAG,
         "A user's label changes the verdicts on mail to that user until they agree; for all "
-        "others it is evidence."),
+        "others it is evidence. See docs/persons.md."),
     Setting("persons.aliases", TEXT,
         "File of lines `ALIAS TARGET`, such as Postfix's virtual table: whose mail an address is. "
         "Empty: no aliases."),
