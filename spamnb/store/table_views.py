@@ -1,7 +1,7 @@
 """The read view and write view of `contract` over tables of bytes; independent of the engine.
 
     meta      format, recipe, totals, base totals, words' layout, journal's free space, log's
-              state, position in the log of a fleet; corrections of persons, see `rows.personal_table`
+              state, position in the log of a fleet; corrections of persons: `rows.personal_table`
     features  segments of rows: the live state         base      the same for the checkpoint
     log       the rows that changed last, see `rows.logged_rows`
     words     buckets of texts                         journal, digests, mids, kept   see `journal`
