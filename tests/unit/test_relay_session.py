@@ -109,6 +109,14 @@ def test_the_next_hops_rejection_is_the_clients_reply(step, code):
     assert driver.send(b"RSET\r\n") == OK
 
 
+def test_a_reset_after_a_refused_hello_is_forwarded():
+    """The next hop that has refused EHLO is connected; it answers the next command, too."""
+    driver = SessionDriver({"EHLO": [b"550 5.5.1 not you\r\n"]})
+    assert driver.send(EHLO).endswith(b"550 5.5.1 not you\r\n")
+    assert driver.send(b"RSET\r\n") == OK
+    assert bytes(driver.hop.received).endswith(b"RSET\r\n")
+
+
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("failure", [LOST, HELD, b"hello\r\n", b"250-a\r\n550 b\r\n", b"334 a\r\n"])
 def test_a_next_hop_that_fails_at_a_step(step, failure):

@@ -57,11 +57,11 @@ class NextHop:
     def ask(self, what: UpstreamCommand, line: bytes, hello: bytes, address: Address) -> None:
         """Send a command; if not connected, connect to `address` and send the EHLO `hello` before.
 
-        Without `hello`, the command is that EHLO.
+        Without `hello`, the command is that EHLO, or the next hop has refused it and is connected.
         """
         self.asked, self.line, self._hello = what, line, hello
         if self.state == "up":
-            self._output.add(AskUpstream(line if hello else self._hello_line()))
+            self._output.add(AskUpstream(self._hello_line() if what == "hello" else line))
         else:
             self.state, self.address = "called", address
             self._output.add(ConnectUpstream(address))
