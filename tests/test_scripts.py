@@ -41,7 +41,7 @@ SHORT = {
     "bench/path_length": ([], "correction ", (0,)),
     "bench/speed": (["--short"], "score one.eml", (0,)),
     "bench/store": (["--short"], "bytes_a_feature", (0,)),
-    "fuzz": (["--seed", "0", "--cases", "301"], "no failure", (0,)),
+    "fuzz": (["--seed", "0", "--cases", "101"], "no failure", (0,)),
     "bench/streams": (["--short", "--set", "eta=6"], "shuffled", (0,)),
 }
 """program -> options, last text printed, allowed exit statuses (1: a figure is missed)"""
