@@ -38,6 +38,7 @@ SHORT = {
     "bench/foreign": (["--short", "--orders", "1"], "replayed", (0,)),
     "bench/labels": (["--short"], "LinearSVC, tf-idf  each against rest", (0,)),
     "bench/memory": (["--messages", "2000"], "RssAnon, all processes", (0,)),
+    "bench/persons": (["--persons", "20", "--labels", "1"], "1000 recipients", (0,)),
     "bench/path_length": ([], "correction ", (0,)),
     "bench/speed": (["--short"], "score one.eml", (0,)),
     "bench/store": (["--short"], "bytes_a_feature", (0,)),
