@@ -1,23 +1,12 @@
 """Logins, sessions and the frame of the pages, in a real browser."""
 
-import pytest
-from support.browser import PHONE, pages, window
+from support.browser import PHONE, window
 from support.cli import spamnb
-from support.console import trained_home
-from support.daemon import send
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pages")
-    trained_home(folder)
-    with pages(folder) as (daemon, url):
-        yield folder, daemon, url
 
 
 def test_a_page_needs_a_login_and_comes_after_it(site, browser):
     """A visitor without a session logs in first; after that the wanted page is shown."""
-    with window(browser, site[2]) as opened:
+    with window(browser, site.url) as opened:
         opened.go("/live?")
         assert "/login" in opened.page.url
         opened.log_in("root", "/live")
@@ -31,7 +20,7 @@ def test_a_page_needs_a_login_and_comes_after_it(site, browser):
 
 def test_a_wrong_password_is_said_and_the_name_kept(site, browser):
     """The page says what is wrong, and does not say whether there is such a login."""
-    with window(browser, site[2]) as opened:
+    with window(browser, site.url) as opened:
         opened.expected.append("401")
         texts = set()
         for name in ("root", "nobody"):
@@ -46,11 +35,10 @@ def test_a_wrong_password_is_said_and_the_name_kept(site, browser):
 
 def test_a_link_of_the_command_logs_in_once(site, browser):
     """`spamnb console open` prints a link that is good for one login."""
-    folder, _, url = site
-    made = spamnb(folder / "home", "--config", str(folder / "spamnb.toml"), "console", "open")
+    made = spamnb(site.home, "--config", str(site.config), "console", "open")
     assert made.code == 0, made
     path = "/open/" + made.out.strip().rpartition("/")[2]
-    with window(browser, url, script=False, size=PHONE) as opened:
+    with window(browser, site.url, script=False, size=PHONE) as opened:
         opened.expected.append("401")
         opened.go(path)
         opened.go(path)
@@ -59,17 +47,16 @@ def test_a_link_of_the_command_logs_in_once(site, browser):
         opened.go(path)
         opened.page.get_by_role("button", name="Log in").click()
         assert "This link was used" in opened.page.inner_text("main")
-    ended = spamnb(folder / "home", "console", "sessions", "--end", "root")
+    ended = spamnb(site.home, "console", "sessions", "--end", "root")
     assert ended.code == 0
     assert " sessions ended" in ended.out
 
 
 def test_new_messages_appear_on_the_live_page(site, browser):
     """A message is shown as it comes, without a reload, whatever its subject is."""
-    _, daemon, url = site
-    with window(browser, url) as opened:
+    with window(browser, site.url) as opened:
         page = opened.log_in("root", "/live")
         page.get_by_text("New messages appear here").wait_for()
-        send(daemon.port(), subject="<img src=x onerror=alert(1)> now")
+        site.deliver("<img src=x onerror=alert(1)> now")
         page.get_by_role("link", name="<img src=x onerror=alert(1)> now").wait_for()
         assert opened.fits()

@@ -123,6 +123,15 @@ class Window:
         """The texts of all elements."""
         return [one.inner_text() for one in self.page.locator(selector).all()]
 
+    def accessible(self):
+        """Fail if axe-core finds a violation; contrast, names, labels, landmarks are among them."""
+        found = pytest.importorskip("axe_playwright_python.sync_playwright").Axe().run(self.page)
+        wrong = [
+            (one["id"], [node["html"] for node in one["nodes"]][:3])
+            for one in found.response["violations"]
+        ]
+        assert wrong == [], wrong
+
     def fits(self):
         """Whether nothing is wider than the window."""
         wide = self.page.evaluate("document.documentElement.scrollWidth")

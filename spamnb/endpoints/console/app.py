@@ -81,11 +81,10 @@ class ConsoleApp:
     async def _not_routed(self, request: Request, error: Exception) -> Response:
         """The reply for a path or method that no operation or page has."""
         assert isinstance(error, HTTPException)
-        problem = problem_of_status(error.status_code)
         if request.url.path.startswith("/api/"):
-            reply, headers = _problem(problem), _SAFE
+            reply, headers = _problem(problem_of_status(error.status_code)), _SAFE
         else:
-            reply, headers = self._pages.shown(problem), PAGE_HEADERS
+            reply, headers = self._pages.not_routed(error.status_code), PAGE_HEADERS
         reply.headers.update({**headers, **(error.headers or {})})
         return reply
 

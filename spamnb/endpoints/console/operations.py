@@ -18,17 +18,20 @@ from spamnb.endpoints.console.problems import ApiError
 from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
 from spamnb.errors import RefError, UserError
 from spamnb.service.admin.client import answer_of, failed
-from spamnb.service.admin.listings import event_facts, journal, verdict_facts
+from spamnb.service.admin.listings import journal, trainings_of, verdict_facts
 from spamnb.service.admin.request import AdminResponse
 from spamnb.service.admin.verdict_search import VerdictQuery, search
 from spamnb.service.engine.clock import iso
 from spamnb.service.feedback.ownership import OwnershipCheck, delivered_to
+from spamnb.service.maintenance.attribution import bisect
 from spamnb.service.maintenance.event_filter import EventFilter
 from spamnb.service.training.bulk_scoring import verdict_as_dict
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.series import STEPS
 
 _LAST_S = 1 << 40
+_MOST_TRAININGS = 20
+"""of one message"""
 
 # --- state ---------------------------------------------------------------------------------------
 
@@ -92,7 +95,10 @@ def explain(site: ConsoleSite, request: ApiRequest) -> ApiReply:
             own = check.owned(request.caller.user, ref)
             ref = signature_text((own or _missing(f"verdict {ref!r}")).signature)
         verdict = model.explain(ref or request.message)
-    return ApiReply(_scored(verdict, None) | {"bias": verdict.bias})
+        count = request.values["without"]
+        without = model.without(ref or request.message, count) if count else []
+    facts = [clue._asdict() | _short(changed) for clue, changed in without]
+    return ApiReply(_scored(verdict, None) | {"bias": verdict.bias, "without": facts})
 
 
 def verdicts(site: ConsoleSite, request: ApiRequest) -> ApiReply:
@@ -124,16 +130,29 @@ def verdict(site: ConsoleSite, request: ApiRequest) -> ApiReply:
         now = model.explain(signature_text(entry.signature))
         with model.store.read() as view:
             live = view.live(entry.digest)
-            known = live is not None and live.label != NO_LABEL and not live.folded
-            event = view.event(live.seq) if live is not None and known else None
-    names = ("label", "probability", "log_odds", "decision")
+            known = live is not None and live.label != NO_LABEL
+        trained = model.labels[live.label] if live is not None and known else None
+        events = trainings_of(model, entry.digest, _MOST_TRAININGS)
+    user = request.caller.user.casefold()
     return ApiReply(
         verdict_facts(entry)
         | {
-            "training": event_facts(event, model.labels) if event else None,
-            "now": {name: getattr(now, name) for name in names},
+            "trained": trained,
+            "training": events[0] if known and events else None,
+            "trainings": [one for one in events if user in ("", one["user"].casefold())],
+            "now": _short(now),
         }
     )
+
+
+def influence(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """The trainings that moved the score of a message most, as `spamnb bisect` computes them."""
+    with site.reading() as model:
+        entry = _verdict_of(site, request.caller, request.values["signature"])
+        example = model.lookup(signature_text(entry.signature))
+        with model.store.read() as view:
+            found = bisect(view, model.recipe, example, request.values["limit"])
+    return ApiReply(found.as_dict())
 
 
 def stream(site: ConsoleSite, request: ApiRequest) -> ApiReply:
@@ -150,6 +169,11 @@ def _scored(verdict: Verdict, clues: int | None) -> dict[str, Any]:
     found = verdict_as_dict("", verdict, verdict.clues(clues))
     del found["path"]
     return found
+
+
+def _short(verdict: Verdict) -> dict[str, Any]:
+    names = ("label", "probability", "log_odds", "decision")
+    return {name: getattr(verdict, name) for name in names}
 
 
 def _message(request: ApiRequest) -> bytes:

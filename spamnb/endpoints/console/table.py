@@ -142,6 +142,7 @@ def _id(name: str, text: str) -> Parameter:
     return Parameter(name, TEXT, text, required=True)
 
 
+_SIGNATURE: Final = _id("signature", f"The signature: {SIGNATURE.pattern}")
 _QUARANTINE_ID: Final = _id("id", "The message's ID.")
 
 OPERATIONS: Final[tuple[ApiOperation, ...]] = (
@@ -176,8 +177,11 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         message=True, place="heavy",
     ),
     ApiOperation(
-        "explain", "POST", "/explain", "read", run.explain, _with(_VERDICT, bias="number"),
-        (_REF,), message=True, place="heavy",
+        "explain", "POST", "/explain", "read", run.explain,
+        _with(_VERDICT, bias="number", without="array"),
+        (_REF, Parameter("without", whole(0, 50), "For how many of the strongest clues to say what "
+                         "the verdict were without it.", 0)),
+        message=True, place="heavy",
     ),
     ApiOperation(
         "teach", "POST", "/teach", "teach", run.teach, _ANSWER,
@@ -216,8 +220,13 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     ),
     ApiOperation(
         "verdict", "GET", "/verdicts/{signature}", "read", run.verdict,
-        _with(_LISTED, training="object?", now="object"),
-        (_id("signature", f"The signature: {SIGNATURE.pattern}"),), place="heavy",
+        _with(_LISTED, trained="string?", training="object?", trainings="array", now="object"),
+        (_SIGNATURE,), place="heavy",
+    ),
+    ApiOperation(
+        "influence", "GET", "/verdicts/{signature}/influence", "admin", run.influence,
+        _object(log_odds="number", between="array", shares="array", folded="integer"),
+        (_SIGNATURE, _LIMIT), place="heavy",
     ),
     ApiOperation(
         "journal", "GET", "/journal", "read", run.trainings, _page("events", _EVENT),

@@ -52,6 +52,18 @@ def history(model: Filter, wanted: VerdictFilter, limit: int = 0) -> list[dict[s
     return [verdict_facts(entry) for entry in islice(filter(wanted, entries), limit or None)]
 
 
+def trainings_of(model: Filter, digest: bytes, limit: int = 0) -> list[dict[str, Any]]:
+    """Return the events of one message, newest first, at most `limit` if it is not 0."""
+    found: list[dict[str, Any]] = []
+    with model.store.read() as view:
+        live = view.live(digest)
+        event = view.event(live.seq) if live is not None else None
+        while event is not None and not (limit and len(found) >= limit):
+            found.append(event_facts(event, model.labels))
+            event = view.event(event.previous) if event.previous else None
+    return found
+
+
 def event_facts(event: Event, labels: tuple[str, ...]) -> dict[str, Any]:
     """Return an event of the journal without the ids of its features."""
 

@@ -19,7 +19,7 @@ from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import NO_LABEL, Recipe, label_key
 from spamnb.core.model.kinds import KINDS
-from spamnb.core.model.verdict import SIGNATURE_BYTES, Verdict, signature_text
+from spamnb.core.model.verdict import SIGNATURE_BYTES, Clue, Verdict, signature_text
 from spamnb.core.persons.corrections import person_id
 from spamnb.errors import LabelError, UserError
 from spamnb.service.engine.clock import now_us
@@ -33,7 +33,7 @@ from spamnb.service.engine.lookup import (
 from spamnb.service.engine.personal_scoring import personal_verdicts
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Learn, Source, TrainingRequest, Undo
-from spamnb.service.engine.scoring import score_batches, score_examples
+from spamnb.service.engine.scoring import score_batches, score_examples, score_without
 from spamnb.store.contract import Store
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
@@ -225,6 +225,15 @@ class Filter:
             (verdict, example), [person] if person else [], explained=True
         )
         return mine.get(person, verdict)
+
+    def without(self, ref: bytes | str, count: int) -> list[tuple[Clue, Verdict]]:
+        """Return the strongest clues of a message, and what the verdict were without each one.
+
+        `ref` is as in `explain`; of a raw message, only ids are used.
+        """
+        example = self.lookup(ref)
+        with self.store.read() as view:
+            return score_without(self.recipe, self.costs, view, example, count)
 
     def remember(
         self,

@@ -49,6 +49,12 @@ class _Rows(NamedTuple):
         self, word: WordOf, index: int, for_against: tuple[int, int], count: int | None
     ) -> Clues:
         """Return the strongest clues of one message; `count` None returns all."""
+        found = self.strongest(index, for_against)
+        clues = [_clue(word, row, nats) for row, nats in found.features[:count]]
+        return Clues(tuple(clues), found.bias, len(found.features))
+
+    def strongest(self, index: int, for_against: tuple[int, int]) -> _Shares:
+        """Return the share of each feature of a message, the strongest first."""
         start, stop = int(self.view.offsets[index]), int(self.view.offsets[index + 1])
         rows = self.view.rows[start:stop]
         times = None if self.view.times is None else self.view.times[start:stop]
@@ -57,12 +63,21 @@ class _Rows(NamedTuple):
         sizes = self.view.sizes[index * G : (index + 1) * G]
         alone = RowView(np.arange(len(rows)), np.array([0, len(rows)]), sizes, times)
         nats, bias = shares(self.recipe, self.totals, records, alone, for_against)
-        clues = []
-        for entry in np.argsort(-np.abs(nats), kind="stable")[:count].tolist():
-            place, text = word(int(rows[entry]))
-            shown = location_shown(place), text_shown(place, text)
-            clues.append(Clue(*shown, float(nats[entry])))
-        return Clues(tuple(clues), bias, len(nats))
+        order = np.argsort(-np.abs(nats), kind="stable")
+        return _Shares(list(zip(rows[order].tolist(), nats[order].tolist(), strict=True)), bias)
+
+
+class _Shares(NamedTuple):
+    """What each feature of a message adds to its log-odds."""
+
+    features: list[tuple[int, float]]
+    """row and nats"""
+    bias: float
+
+
+def _clue(word: WordOf, row: int, nats: float) -> Clue:
+    place, text = word(row)
+    return Clue(location_shown(place), text_shown(place, text), nats)
 
 
 def score_batches(
@@ -130,6 +145,36 @@ def score_examples(
 
     Only with `explained` they have clues, because looking up the texts takes half of the time.
     """
+    rows, _ = _rows_of(recipe, snapshot, examples, explained=explained)
+    return _verdicts(rows, costs, [(example.digest, example.message_id) for example in examples])
+
+
+def score_without(
+    recipe: Recipe, costs: Costs, snapshot: ReadView, example: Example, count: int
+) -> list[tuple[Clue, Verdict]]:
+    """Return the strongest clues of a message, and the verdict on it without each one."""
+    rows, ids = _rows_of(recipe, snapshot, [example], explained=True)
+    (verdict,) = _verdicts(rows, costs, [(example.digest, example.message_id)])
+    assert rows.word is not None, "it is explained"
+    found = rows.strongest(0, sides(recipe.labels, verdict.z)).features[:count]
+    others = [_lacking(example, ids[row]) for row, _ in found]
+    verdicts = score_examples(recipe, costs, snapshot, others)
+    clues = [_clue(rows.word, row, nats) for row, nats in found]
+    return list(zip(clues, verdicts, strict=True))
+
+
+def _lacking(example: Example, id_: np.uint64) -> Example:
+    """Return a message without one feature."""
+    kept = [part != id_ for part in example.ids]
+    times = None if example.times is None else example.times[np.concatenate(kept)]
+    ids = tuple(part[keep] for part, keep in zip(example.ids, kept, strict=True))
+    return example._replace(ids=ids, times=times)
+
+
+def _rows_of(
+    recipe: Recipe, snapshot: ReadView, examples: Sequence[Example], *, explained: bool
+) -> tuple[_Rows, Ids]:
+    """Return what the verdicts on these messages need, and the ids of its rows."""
     flat = [part for example in examples for part in example.ids]
     ids, places = distinct(flat)
     rows_of = np.concatenate(places) if places else np.zeros(0, np.int64)
@@ -143,8 +188,7 @@ def score_examples(
     )
     word = looked_up(snapshot, ids) if explained else None
     partly = _partly(recipe, ids, view)
-    rows = _Rows(recipe, snapshot.totals(), snapshot.gather(ids), view, word, partly)
-    return _verdicts(rows, costs, [(example.digest, example.message_id) for example in examples])
+    return _Rows(recipe, snapshot.totals(), snapshot.gather(ids), view, word, partly), ids
 
 
 def looked_up(snapshot: ReadView, ids: Ids) -> WordOf:

@@ -40,7 +40,7 @@ from spamnb.endpoints.console.pages.table import PAGES, first_page_of
 from spamnb.endpoints.console.pages.texts import text
 from spamnb.endpoints.console.pages.visitors import Visitor, Visitors
 from spamnb.endpoints.console.places import Place, WorkPlaces
-from spamnb.endpoints.console.problems import ApiError, Problem, problem_of
+from spamnb.endpoints.console.problems import ApiError, problem_of
 from spamnb.endpoints.console.site import ConsoleSite
 from spamnb.errors import SpamnbError
 from spamnb.service.telemetry.log import Log
@@ -131,11 +131,12 @@ class PagesApp:
                 raise ApiError(403, text("error.foreign"))
         return source
 
-    def _failed(self, error: SpamnbError, incident: str) -> Response:
-        return self.shown(problem_of(error, incident))
+    def not_routed(self, status: int) -> Response:
+        """Return the reply for a path or method that no page has."""
+        return self._failed(ApiError(status, text("error.no_page")))
 
-    def shown(self, problem: Problem) -> Response:
-        """Return the page of an error."""
+    def _failed(self, error: SpamnbError, incident: str = "") -> Response:
+        problem = problem_of(error, incident)
         facts = {"visitor": None, "problem": problem.body, "title": text("error.title")}
         reply = HTMLResponse(self._renderer.page("error", facts), problem.status)
         if "Retry-After" in problem.headers:

@@ -106,15 +106,29 @@ def ask(site: ConsoleSite, caller: ApiCaller, name: str, /, **values: Any) -> An
     return operation.run(site, ApiRequest(caller, checked)).value
 
 
-def ask_owner(site: ConsoleSite, visitor: Visitor, name: str, /, **values: Any) -> Any:
-    """Run an operation as that address of the visitor to which the thing belongs."""
+def owned(
+    site: ConsoleSite, visitor: Visitor, signature: str
+) -> tuple[ApiCaller, dict[str, Any]]:  # fmt: skip
+    """Return a message, and as whom the visitor may see it: for a user, as its recipient."""
+    return _first_of(visitor, lambda caller: ask(site, caller, "verdict", signature=signature))
+
+
+def undone(site: ConsoleSite, visitor: Visitor, event: int) -> dict[str, Any]:
+    """Undo an event of the visitor; return the answer."""
+    return _first_of(visitor, lambda caller: ask(site, caller, "undo", event=event))[1]
+
+
+def _first_of(
+    visitor: Visitor, run: Callable[[ApiCaller], dict[str, Any]]
+) -> tuple[ApiCaller, dict[str, Any]]:
+    """Run an operation as each address of the visitor, until it finds what it is asked for."""
     *others, last = visitor.callers()
     for caller in others:
         try:
-            return ask(site, caller, name, **values)
+            return caller, run(caller)
         except RefError:
             continue
-    return ask(site, last, name, **values)
+    return last, run(last)
 
 
 def _day_us(value: Any) -> int:

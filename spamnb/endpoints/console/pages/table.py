@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from typing import Final
 
-from spamnb.endpoints.console.pages import live
+from spamnb.endpoints.console.pages import lists, live, message
 from spamnb.endpoints.console.pages.page import Page
-from spamnb.endpoints.console.pages.visitors import STAFF, Role
+from spamnb.endpoints.console.pages.teaching import (
+    FORGET,
+    TEACH,
+    TEACH_CHOSEN,
+    UNDO,
+    UNDO_HERE,
+)
+from spamnb.endpoints.console.pages.visitors import EVERYONE, STAFF, Role
+from spamnb.endpoints.console.parameters import TEXT, Parameter
+
+_SIGNATURE: Final = (Parameter("signature", TEXT, "The signature.", required=True),)
 
 PAGES: Final[tuple[Page, ...]] = (
     Page("live", "/live", STAFF, live.show, in_menu=True),
     Page("live_stream", "/live/stream", STAFF, live.stream, place="quick"),
-)
+    Page("search", "/search", STAFF, lists.search, lists.SEARCHED,
+         {"teach": TEACH_CHOSEN, "undo": UNDO}, in_menu=True),
+    Page("mail", "/mail", ("user",), lists.own_mail, lists.OWN,
+         {"teach": TEACH_CHOSEN, "undo": UNDO}, in_menu=True),
+    Page("message", "/message/{signature}", EVERYONE, message.show, _SIGNATURE,
+         {"teach": TEACH, "forget": FORGET, "undo": UNDO_HERE}, noted="signature"),
+    Page("influence", "/message/{signature}/influence", STAFF, message.show_influence, _SIGNATURE),
+    Page("trainings", "/trainings", EVERYONE, lists.trainings, lists.TRAININGS,
+         {"undo": UNDO}, in_menu=True),
+)  # fmt: skip
 """in the order of the menu"""
 
 
