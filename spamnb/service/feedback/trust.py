@@ -35,6 +35,7 @@ class ChannelPolicy:
 CHANNEL_POLICIES: dict[str, ChannelPolicy] = {
     "cli": ChannelPolicy(),
     "api": ChannelPolicy(),
+    "console": ChannelPolicy(),
     "address": ChannelPolicy(),
     "imap": ChannelPolicy(),
     "maildir": ChannelPolicy(),

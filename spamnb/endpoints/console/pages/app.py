@@ -269,6 +269,9 @@ class PagesApp:
             self._note(page.name, visitor.login, view.status, {page.noted: values[page.noted]})
         if view.stream is not None:
             return StreamingResponse(view.stream, media_type="text/event-stream")
+        if view.reply is not None:
+            reply = view.reply
+            return Response(reply.data, reply.status, reply.headers, reply.media_type)
         html = self._rendered(page, visitor, asked, view, notices)
         return HTMLResponse(html, view.status if status == 200 else status)
 

@@ -15,7 +15,7 @@ from spamnb.endpoints.console.callers import ApiCaller
 from spamnb.endpoints.console.pages.visitors import Role, Visitor
 from spamnb.endpoints.console.parameters import Parameter, ParameterType, read_parameters
 from spamnb.endpoints.console.places import Place
-from spamnb.endpoints.console.site import ApiRequest, ConsoleSite
+from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
 from spamnb.endpoints.console.table import OPERATIONS
 from spamnb.errors import RefError
 
@@ -40,6 +40,8 @@ class PageView(NamedTuple):
     status: int = 200
     stream: AsyncIterator[bytes] | None = None
     """server-sent events instead of a template"""
+    reply: ApiReply | None = None
+    """the reply of an operation instead of a template"""
 
 
 class Notice(NamedTuple):
@@ -100,10 +102,15 @@ def page_values(
 
 def ask(site: ConsoleSite, caller: ApiCaller, name: str, /, **values: Any) -> Any:
     """Run an operation of the API; return its value."""
+    return ask_reply(site, caller, name, **values).value
+
+
+def ask_reply(site: ConsoleSite, caller: ApiCaller, name: str, /, **values: Any) -> ApiReply:
+    """Run an operation of the API."""
     operation = _BY_NAME[name]
     caller.require(operation.scope)
     checked = read_parameters(operation.parameters, values.items())
-    return operation.run(site, ApiRequest(caller, checked)).value
+    return operation.run(site, ApiRequest(caller, checked))
 
 
 def owned(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
-from spamnb.endpoints.console.pages import lists, live, message
+from spamnb.endpoints.console.pages import lists, live, message, quarantine, review
 from spamnb.endpoints.console.pages.page import Page
 from spamnb.endpoints.console.pages.teaching import (
     FORGET,
@@ -17,6 +18,8 @@ from spamnb.endpoints.console.pages.visitors import EVERYONE, STAFF, Role
 from spamnb.endpoints.console.parameters import TEXT, Parameter
 
 _SIGNATURE: Final = (Parameter("signature", TEXT, "The signature.", required=True),)
+_ID: Final = (quarantine.ID,)
+_NAME: Final = (review.NAME,)
 
 PAGES: Final[tuple[Page, ...]] = (
     Page("live", "/live", STAFF, live.show, in_menu=True),
@@ -30,6 +33,19 @@ PAGES: Final[tuple[Page, ...]] = (
     Page("influence", "/message/{signature}/influence", STAFF, message.show_influence, _SIGNATURE),
     Page("trainings", "/trainings", EVERYONE, lists.trainings, lists.TRAININGS,
          {"undo": UNDO}, in_menu=True),
+    Page("quarantine", "/quarantine", EVERYONE, quarantine.show_list, (quarantine.CURSOR,),
+         {"release": quarantine.RELEASE, "release_teach": quarantine.RELEASE_AND_TEACH,
+          "delete": quarantine.DELETE, "undo": UNDO}, place="quick", in_menu=True),
+    Page("kept", "/quarantine/{id}", EVERYONE, quarantine.show, _ID, place="quick"),
+    Page("kept_view", "/quarantine/{id}/view", EVERYONE, partial(quarantine.view, "view"), _ID,
+         noted="id"),
+    Page("kept_raw", "/quarantine/{id}/raw", EVERYONE, partial(quarantine.view, "raw"), _ID,
+         place="quick", noted="id"),
+    Page("review", "/review", STAFF, review.show_list,
+         acts={"accept": review.ACCEPT, "refuse": review.REFUSE, "undo": UNDO},
+         place="learner", in_menu=True),
+    Page("review_entry", "/review/{name}", STAFF, review.show, _NAME, place="learner"),
+    Page("review_view", "/review/{name}/view", STAFF, review.view, _NAME, noted="name"),
 )  # fmt: skip
 """in the order of the menu"""
 

@@ -45,6 +45,7 @@ _STYLE: Final = """
 body{margin:1rem;overflow-wrap:anywhere}
 h2{font-size:1rem}
 table{border-collapse:collapse;max-width:100%}
+caption{text-align:left}
 th{text-align:left;vertical-align:top;padding-right:1em;font-weight:600}
 pre{white-space:pre-wrap;font:inherit;font-family:ui-monospace,monospace}
 section{border-top:1px solid GrayText;margin-top:1rem}

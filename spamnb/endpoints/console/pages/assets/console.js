@@ -103,6 +103,11 @@ function step(by) {
   links[Math.max(0, Math.min(links.length - 1, at < 0 ? 0 : at + by))]?.focus();
 }
 
+function press(key) {
+  const within = document.activeElement.closest("tr") || find("main");
+  within.querySelector(`button[data-key=${key}]`)?.click();
+}
+
 const keys = {
   j: () => step(1),
   k: () => step(-1),
@@ -110,6 +115,8 @@ const keys = {
   h: () => find("button[data-key=h]")?.click(),
   s: () => find("button[data-key=s]")?.click(),
   u: () => find("#notices button[value=undo]")?.click(),
+  a: () => press("a"),
+  r: () => press("r"),
   "?": () => find("#keys").showModal(),
 };
 

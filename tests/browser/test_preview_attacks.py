@@ -4,7 +4,6 @@ The cleaner and the headers of the reply are tested apart and together, so that 
 them alone harms no reader.
 """
 
-import shutil
 from contextlib import suppress
 
 import pytest
@@ -14,19 +13,12 @@ from support.waiting import LIMIT_S
 from spamnb.endpoints.console.preview.document import HEADERS, preview
 from spamnb.endpoints.console.preview.html_cleaner import safe_target
 
-CHROMIUM = shutil.which("chromium")
-OPTIONS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update"),
-)
 WHERE = "https://preview.test/"
 HTML = "text/html; charset=utf-8"
 LATER_MS = 60
 """for what acts after the page is loaded; a shorter wait can only miss an effect"""
 LEAST_EFFECTS = 60
 """of the pages without protection: the test would notice"""
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 
 
 class Watched:
@@ -53,7 +45,7 @@ class Watched:
         """Open a document, press its element, and tell what happened."""
         self.document, self.headers, self.effects = document, dict(headers), []
         self.page = page = self.page or self.context.new_page()
-        with suppress(Error):  # it may leave its page
+        with suppress(pytest.importorskip("playwright.sync_api").Error):  # it may leave its page
             page.goto(WHERE)
             if press and (shown := page.query_selector("#press")) is not None:
                 shown.click(force=True, no_wait_after=True, timeout=1_000)
@@ -65,19 +57,12 @@ class Watched:
         return self.effects
 
 
-with suppress(ImportError):
-    from playwright.sync_api import Error, sync_playwright
-
-
 @pytest.fixture(scope="module")
-def watched():
-    pytest.importorskip("playwright")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*OPTIONS])
-        context = browser.new_context()
-        context.set_default_timeout(LIMIT_S * 1_000)
-        yield Watched(context)
-        browser.close()
+def watched(browser):
+    context = browser.new_context()
+    context.set_default_timeout(LIMIT_S * 1_000)
+    yield Watched(context)
+    context.close()
 
 
 def effects(watched, document_of, headers):

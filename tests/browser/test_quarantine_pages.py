@@ -1,0 +1,187 @@
+"""The pages of the quarantine and of the review, in a real browser."""
+
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+from support.browser import PHONE, pages, window
+from support.console import Api, token, trained_home
+from support.daemon import send
+from support.sink import Sink
+
+MORE = """
+[quarantine]
+[actions]
+deliver = "quarantine"
+unsure = "quarantine"
+junk = "quarantine"
+reject = "quarantine"
+[feedback]
+unproven = "review"
+"""
+ALICE, SALES, BOB = "alice@example.org", "sales@example.org", "bob@example.org"
+TRICKS = (
+    "<p>visible</p><p style='display:none'>secret</p><script>document.title='x'</script>"
+    "<img src=https://beacon.test/i><a href='https://bank.test@evil.test/'>bank.test</a>"
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder, numbers = tmp_path_factory.mktemp("pages"), count()
+    trained_home(folder)
+    sink = Sink()
+    with pages(folder, delivery="", listener=f'upstream = "{sink.address}"', more=MORE) as found:
+        daemon, url = found
+        admin = token(folder / "home", "admin", "quarantine", "admin")
+        bob = token(folder / "home", "bob", "teach", user=BOB)
+
+        def api(text=admin):
+            return Api(url.removeprefix("http://"), text)
+
+        def keep(*to, text="hello"):
+            """Send a message into the quarantine; its facts."""
+            send(daemon.port(), subject=f"number {next(numbers)}", to=[*to], text=text)
+            return api().get("/quarantine", limit=1).body["messages"][0]
+
+        yield SimpleNamespace(url=url, daemon=daemon, api=api, keep=keep, bob=bob)
+    sink.close()
+
+
+def released(opened, name, *, only=(), act="Release"):
+    """Release a message by its page; the texts of the notices."""
+    opened.go(f"/quarantine/{name}")
+    if only:
+        for box in opened.page.locator("input[name=only]").all():
+            box.set_checked(box.get_attribute("value") in only)
+    opened.page.get_by_role("button", name=act, exact=True).click()
+    opened.page.locator("#notices").wait_for()
+    return opened.texts("#notices .notice p")
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["script", "no script"])
+def test_a_message_is_looked_at_and_released_to_some(site, browser, script):
+    """An administrator chooses recipients; the others still wait; none chosen is an error."""
+    kept = site.keep(ALICE, BOB)
+    with window(browser, site.url, script=script) as opened:
+        page = opened.log_in("root", "/quarantine")
+        page.get_by_role("link", name=kept["subject"], exact=True).click()
+        page.get_by_role("heading", name=kept["subject"]).wait_for()
+        opened.expected.append("400")
+        assert "only" in released(opened, kept["id"], only=["none"])[0]
+        assert released(opened, kept["id"], only=[BOB]) == [f"Released to {BOB}."]
+        assert site.api().get(f"/quarantine/{kept['id']}").body["waiting"] == [ALICE]
+        said = released(opened, kept["id"], act="Release, and teach as ham")
+        assert said[0] == f"Released to {ALICE}."
+        assert said[1].startswith("Learnt as ham.")
+        page.get_by_role("button", name="Undo").click()
+        page.get_by_text("taken back").wait_for()
+        assert site.api().get(f"/quarantine/{kept['id']}").status == 404
+    site.daemon.wait_for("console", operation="quarantine release", caller="root", status=200)
+
+
+def test_a_message_is_deleted(site, browser):
+    """Deleting takes two steps; the message is then on no page."""
+    kept = site.keep(ALICE)
+    with window(browser, site.url, script=False, size=PHONE) as opened:
+        page = opened.log_in("root", f"/quarantine/{kept['id']}")
+        assert opened.fits()
+        page.locator("summary").click()
+        page.get_by_role("button", name="Delete for good").click()
+        assert opened.texts("#notices .notice p") == ["The message is deleted."]
+        opened.expected.append("404")
+        assert opened.go(f"/quarantine/{kept['id']}").status == 404
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_preview_shows_hostile_mail_safely(site, browser, dark):
+    """The frame shows the text, marks what is hidden and where links lead, and loads nothing."""
+    kept = site.keep(ALICE, text="\r\n")
+    html = f"Content-Type: text/html\r\nSubject: {kept['subject']} again\r\n\r\n{TRICKS}\r\n"
+    send_raw(site, ALICE, html)
+    kept = site.api().get("/quarantine", limit=1).body["messages"][0]
+    with window(browser, site.url, dark=dark) as opened:
+        page = opened.log_in("root", f"/quarantine/{kept['id']}")
+        frame = page.frame_locator("iframe.preview")
+        frame.get_by_text("visible", exact=True).wait_for()
+        assert frame.locator(".hidden pre").inner_text().strip() == "secret"
+        assert frame.locator(".target").inner_text() == "[evil.test]"
+        assert opened.fits()
+    site.daemon.wait_for("console", operation="kept_view", caller="root", id=kept["id"])
+
+
+def send_raw(site, to, message):
+    import smtplib
+
+    with smtplib.SMTP("127.0.0.1", site.daemon.port()) as client:
+        client.sendmail("eve@example.com", [to], message)
+
+
+def test_a_user_has_the_own_quarantine(site, browser):
+    """A user releases to the own addresses alone, and does not learn of other recipients."""
+    kept, foreign = site.keep(ALICE, SALES, BOB), site.keep(BOB)
+    with window(browser, site.url) as opened:
+        page = opened.log_in("alice", "/quarantine")
+        page.get_by_role("link", name=kept["subject"], exact=True).click()
+        page.get_by_role("heading", name=kept["subject"]).wait_for()
+        boxes = page.locator("input[name=only]").all()
+        assert [one.get_attribute("value") for one in boxes] == [ALICE, SALES]
+        assert "bob@" not in page.content()
+        assert released(opened, kept["id"], only=[SALES]) == [f"Released to {SALES}."]
+        assert released(opened, kept["id"]) == [f"Released to {ALICE}."]
+        opened.expected.append("404")
+        for name in (kept["id"], foreign["id"]):
+            for rest in ("", "/view", "/raw"):
+                assert opened.go(f"/quarantine/{name}{rest}").status == 404
+        assert opened.go("/review").status == 404
+    assert site.api().get(f"/quarantine/{kept['id']}").body["waiting"] == [BOB]
+    assert site.api().get(f"/quarantine/{foreign['id']}").body == foreign
+
+
+def test_forms_of_others_change_nothing(site, browser):
+    """Without the form's token, with that of another page, or as an auditor nothing is changed."""
+    kept = site.keep(ALICE, BOB)
+    before = site.api().get(f"/quarantine/{kept['id']}").body
+    asked = {"id": kept["id"], "only": ALICE}
+    for login in ("root", "audit", "alice"):
+        with window(browser, site.url) as opened:
+            page = opened.log_in(login, "/quarantine")
+            other = page.locator("form.who input[name=token]").get_attribute("value")
+            acts = ("release", "release_teach", "delete")
+            for do in acts:
+                for value, origin in (("", "same-origin"), (other, "same-origin"), (other, "none")):
+                    form = asked | {"do": do, "token": value}
+                    headers = {"Sec-Fetch-Site": origin}
+                    reply = page.context.request.post(
+                        f"{site.url}/quarantine", form=form, headers=headers
+                    )
+                    assert reply.status == 403
+            for do in acts:
+                assert opened.go(f"/quarantine?do={do}&id={kept['id']}").status == 400
+            opened.expected.append("400")
+            opened.go(f"/quarantine/{kept['id']}")
+            assert (page.get_by_role("button", name="Release", exact=True).count() == 0) == (
+                login == "audit"
+            )
+    assert site.api().get(f"/quarantine/{kept['id']}").body == before
+
+
+def test_corrections_are_accepted_and_refused(site, browser):
+    """An administrator sees what a user said and the message, and decides one or all of a user."""
+    for number in range(4):
+        raw = f"Subject: offer {number}\r\n\r\nbuy {number} of these\r\n".encode()
+        assert site.api(site.bob).ask("POST", "/teach", raw, label="spam").status == 202
+    with window(browser, site.url) as opened:
+        page = opened.log_in("root", "/review")
+        page.keyboard.press("j")
+        page.keyboard.press("o")
+        page.frame_locator("iframe.preview").get_by_text("buy").wait_for()
+        page.keyboard.press("a")
+        page.get_by_text("Learnt as spam.").wait_for()
+        page.get_by_role("button", name="Refuse", exact=True).first.click()
+        page.get_by_text("refused").wait_for()
+        page.get_by_role("button", name="Accept all 2").click()
+        page.get_by_text("Nothing waits").wait_for()
+        assert opened.texts("#notices .notice p") == ["Learnt as spam."] * 2
+        assert opened.fits()
+    assert site.api().get("/review").body["entries"] == []
