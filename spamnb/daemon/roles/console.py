@@ -75,6 +75,7 @@ class _ConsoleProcess:
         self._log = log
         self._home = Path(start.home)
         self._events = EventHub()
+        self._tokens = TokenFile(self._home)
         self._run_name = f"{start.parent} {shared.started_us}"
         self._series_due = 0
 
@@ -87,7 +88,7 @@ class _ConsoleProcess:
         visitors = Visitors(sessions)
         visitors.apply_settings(_page_rights(settings, self._home))
         app = ConsoleApp(
-            self._site, ConsoleUsers(Callers(TokenFile(self._home)), visitors),
+            self._site, ConsoleUsers(Callers(self._tokens), visitors),
             url=settings.console.url, version=version, log=self._log,
         )  # fmt: skip
         server = ConsoleServer(app.asgi)
@@ -151,6 +152,7 @@ class _ConsoleProcess:
             quarantine=Quarantine(self._home / "quarantine", settings.quarantine, log=self._log),
             ask=self._ask,
             events=self._events,
+            tokens=self._tokens,
             users_release=settings.console.users_release,
         )
 

@@ -18,6 +18,7 @@ from spamnb.endpoints.net.smtp_client import deliver
 from spamnb.errors import PeerError
 from spamnb.service.admin.model_config import ModelConfig, open_model
 from spamnb.service.admin.request import AdminResponse
+from spamnb.service.admin.tokens import TokenFile
 from spamnb.service.engine.filter import Filter
 from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.service.scanning.quarantined import ReleasedMessage, ReleaseReply, UsersRelease
@@ -43,6 +44,7 @@ class ConsoleSite:
     quarantine: Quarantine
     ask: AskAdministration
     events: EventHub
+    tokens: TokenFile
     users_release: UsersRelease = "junk"
     """what a caller of one user may release"""
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from spamnb.core.model.verdict import SIGNATURE
 from spamnb.endpoints.console import operations as run
-from spamnb.endpoints.console import quarantine
+from spamnb.endpoints.console import quarantine, token_operations
 from spamnb.endpoints.console.parameters import (
     FLAG,
     MOST_ID,
@@ -113,6 +113,9 @@ _QUARANTINED: Final = _object(
     id="string", time="string", bytes="integer", sender="string", recipients="array",
     waiting="array", state="string", subject="string", may_release="boolean", facts="object",
 )  # fmt: skip
+_TOKEN: Final = _object(
+    name="string", scopes="array", user="string", created="string", ends="string"
+)
 
 
 def _with(schema: Schema, **properties: str) -> Schema:
@@ -286,6 +289,24 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     ApiOperation(
         "delete", "DELETE", "/quarantine/{id}", "quarantine", quarantine.delete,
         _object(deleted="string"), (_QUARANTINE_ID,),
+    ),
+    ApiOperation(
+        "tokens", "GET", "/tokens", "admin", token_operations.listed, _object(tokens="array"),
+    ),
+    ApiOperation(
+        "create_token", "POST", "/tokens", "admin", token_operations.create,
+        _with(_TOKEN, token="string"),  # noqa: S106 - the type of a property
+        (
+            _id("name", "The token's name, for the list and the journal."),
+            Parameter("scopes", TEXTS, "What it may do; the caller must have these scopes.",
+                      required=True),
+            _text("user", "Only messages to this user: an address or a login."),
+            Parameter("days", whole(1, 3650), "How long it is valid.", 90),
+        ),
+    ),
+    ApiOperation(
+        "revoke_token", "DELETE", "/tokens/{name}", "admin", token_operations.revoke,
+        _object(revoked="string"), (_id("name", "The token's name."),),
     ),
 )  # fmt: skip
 """all operations; paths without parameters stand before those that they resemble"""
