@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from spamnb.endpoints.console.callers import ApiCaller
+from spamnb.endpoints.console.digest.signed_links import SignedLinks
 from spamnb.endpoints.console.event_stream import EventHub
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.smtp_client import deliver
@@ -45,6 +46,7 @@ class ConsoleSite:
     ask: AskAdministration
     events: EventHub
     tokens: TokenFile
+    links: SignedLinks
     users_release: UsersRelease = "junk"
     """what a caller of one user may release"""
 

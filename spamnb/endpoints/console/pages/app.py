@@ -27,6 +27,7 @@ from spamnb.endpoints.console.http_requests import (
     read_body,
     type_of_body,
 )
+from spamnb.endpoints.console.pages.links import LINK_PATH, link_facts, linked
 from spamnb.endpoints.console.pages.page import (
     Act,
     Notice,
@@ -97,6 +98,8 @@ class PagesApp:
             Route(_LOGIN_PATH, guard(self._log_in), methods=both),
             Route("/open/{link}", guard(self._open), methods=both),
             Route("/logout", guard(self._log_out), methods=["POST"]),
+            Route(f"{LINK_PATH}/{{link}}", guard(self._link), methods=both),
+            Route(f"{LINK_PATH}/{{link}}/view", guard(self._link_view)),
         ]
         self.routes += [
             Route(page.path, guard(partial(self._serve, page)), methods=both) for page in PAGES
@@ -235,6 +238,37 @@ class PagesApp:
             self._cookie_name(request), session, path="/", httponly=True, samesite="lax",
             secure=self._is_secure(request),
         )  # fmt: skip
+
+    # --- links of the digest ---------------------------------------------------------------------
+
+    async def _link(self, request: Request) -> Response:
+        """Show the message of a signed link; only a POST changes anything."""
+        self._admit(request)
+        form = dict(await _form(request)) if request.method == "POST" else None
+        link, path = request.path_params["link"], request.url.path
+        async with self._places.taken("quick" if form is None else "next hop"):
+            return await self._places.run(partial(self._linked, link, path, form))
+
+    def _linked(self, link: str, path: str, form: Mapping[str, str] | None) -> Response:
+        message, notices = linked(self._site, link), []
+        if form is not None:
+            do = form.get("do", "")
+            notices = message.act(self._site, do, again=form.get("again") == "true")
+            status = 409 if any(one.kind == "error" for one in notices) else 200
+            self._note(f"link {do}", message.caller.name, status, {"id": message.name})
+        facts = link_facts(self._site, message, path, notices)
+        return HTMLResponse(self._renderer.page("link", facts))
+
+    async def _link_view(self, request: Request) -> Response:
+        self._admit(request)
+        async with self._places.taken("heavy"):
+            return await self._places.run(partial(self._linked_view, request.path_params["link"]))
+
+    def _linked_view(self, link: str) -> Response:
+        message = linked(self._site, link)
+        reply = message.view(self._site)
+        self._note("link view", message.caller.name, reply.status, {"id": message.name})
+        return Response(reply.data, reply.status, reply.headers, reply.media_type)
 
     # --- pages -----------------------------------------------------------------------------------
 

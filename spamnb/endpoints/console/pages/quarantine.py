@@ -98,11 +98,12 @@ def _release(teach: bool, site: ConsoleSite, request: PageRequest) -> list[Notic
         only = [one for one in part["recipients"] if one in values["only"]]
         if only:
             given = {"id": part["id"], "only": only, "teach": teach, "again": values["again"]}
-            notices += _released(ask(site, caller, "release", **given))
+            notices += released(ask(site, caller, "release", **given))
     return notices or [Notice("error", text("kept.nobody"))]
 
 
-def _released(answer: dict[str, Any]) -> Iterator[Notice]:
+def released(answer: dict[str, Any]) -> Iterator[Notice]:
+    """Say what became of a release, and of its training."""
     done = [one["recipient"] for one in answer["results"] if one["reply"] == "delivered"]
     if done:
         yield Notice("done", text("kept.released", names=", ".join(done)))

@@ -179,6 +179,11 @@ TEXTS: Final[Mapping[str, str]] = {
     "preview.title": "Preview",
     "preview.help": "Pictures, styles, scripts and forms of the message are left out. Beside each "
     "link stands its host.",
+    # links of the digest
+    "link.title": "A message in quarantine",
+    "link.release": "This message was kept, because it looks like spam.",
+    "link.not_junk": "Not junk: release it, and learn from it",
+    "link.gone": "This message no longer waits for you: it was released or deleted, or is too old.",
     # review
     "review.title": "Review",
     "review.help": "These corrections wait for your decision, because it is not proven that the "

@@ -1,0 +1,1 @@
+"""The digest: a mail with the messages that wait in quarantine, and its signed links."""
