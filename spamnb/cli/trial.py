@@ -25,9 +25,12 @@ EXAMPLES = """
 spamnb trial maildir --host mx.example.org ~/Maildir     marks that this host added
 spamnb trial maildir --other rspamd ~/Maildir            marks that rspamd, in front, appended
 spamnb trial maildir --ask bogofilter ~/Maildir          ask bogofilter about each message
+spamnb trial report --days 7                             what the daemon has recorded
+spamnb trial report --log /var/log/mail.log --json
 """
-_PLACES = {"maildir": "spamnb.cli.trial:maildir"}
+_PLACES = {"maildir": "spamnb.cli.trial:maildir", "report": "spamnb.cli.trial:report"}
 _TRUTHS: dict[str, Truth] = {"ham": "ham", "spam": "spam"}
+_DAY_US = 86_400_000_000
 
 Decorated = TypeVar("Decorated", bound=Callable[..., None])
 
@@ -108,6 +111,30 @@ def maildir(session: CliSession, /, folders: tuple[str, ...], **given: Any) -> N
             hint="check --host and --other, or ask the filter with --ask",
         )
     _print(judged.pairs, _context(given, judged.unmarked), given)
+
+
+@command("Show what the daemon has recorded.", EXAMPLES)
+@click.option("--days", type=click.IntRange(1, 3650), default=7, show_default=True, metavar="N",
+              help="Verdicts of the last days.")  # fmt: skip
+@reporting
+@pass_session
+def report(session: CliSession, /, days: int, **given: Any) -> None:
+    """Compare the recorded verdicts of both filters.
+
+    The daemon records the other verdict if a listener has `other`, or if `trial.ask` is set.
+    """
+    from spamnb.lab.side_by_side.recorded import recorded
+    from spamnb.service.engine.clock import now_us
+
+    with session.open(readonly=True, history=True) as model:
+        since_us = now_us() - days * _DAY_US
+        pairs, unmarked = recorded(model, session.home, since_us) if model.history else ([], 0)
+    if not pairs:
+        raise UserError(
+            f"no verdict of another filter in the last {days} days, on {unmarked} messages",
+            hint="set `other` for a listener that observes, or trial.ask; see docs/trial.md",
+        )
+    _print(pairs, _context(given, unmarked), given)
 
 
 def _marks(session: CliSession, given: dict[str, Any]) -> Callable[[bytes], FilterMark | None]:

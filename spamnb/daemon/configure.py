@@ -89,6 +89,7 @@ def milter_params_of(
         header_limit_bytes=listener.header_limit_bytes,
         scan_total_s=settings.timeouts.scan_total_s,
         connections=share.limits(settings.limits).connections,
+        other=listener.other,
     )
 
 
@@ -136,6 +137,7 @@ def policy_of(settings: Settings, listener: ListenerSettings, name: str = "") ->
         served=served_of(settings, listener),
         wait_s=settings.timeouts.scan_start_s,
         listener=name,
+        other=listener.other,
         **_of(Fallbacks, listener),
         **_of(ScanOptions, settings.scan),
     )

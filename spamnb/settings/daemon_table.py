@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spamnb.core.mail.filter_marks import ANY, FILTERS
 from spamnb.core.policy.actions import MAIL_ACTIONS
 from spamnb.settings.setting import NamedSections, Setting
 from spamnb.settings.types import (
@@ -273,6 +274,13 @@ SERVING: tuple[Setting, ...] = (
     Setting("persons.aliases", TEXT,
         "File of lines `ALIAS TARGET`, such as Postfix's virtual table: whose mail an address is. "
         "Empty: no aliases."),
+    Setting("trial.ask", TEXT,
+        "Another filter that is asked about a share of the mail, for `spamnb trial report`: "
+        "rspamd:HOST:PORT, spamd:HOST:PORT, bogofilter or bogofilter:DIR. It is asked after the "
+        "client has its reply, with the message alone. See docs/trial.md."),
+    Setting("trial.share", number(0, 1),
+        "Share of the scanned messages that trial.ask is asked about, at most ten a second for "
+        "each worker."),
     Setting("console.address", ADDRESS,
         "Address of the HTTP API and the pages: host:port of this machine, or unix:/path. Empty: "
         "none. It needs the extra `console`. See docs/console.md.", restart=True),
@@ -363,6 +371,10 @@ LISTENERS = NamedSections(
             "unscanned. defer: it is deferred until the sender gives up."),
         Setting("listener.*.observe", FLAG,
             "Scan and log, but change nothing except for adding the signature header."),
+        Setting("listener.*.other", choice("", ANY, *FILTERS),
+            "With observe: the spam filter in front of this listener, which must remove the marks "
+            "that mail arrives with. Its fields, such as X-Spam-Flag, stay in the mail, and its "
+            "verdict is recorded for `spamnb trial report`."),
     ),
 )  # fmt: skip
 

@@ -18,7 +18,7 @@ from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.networks import LOOPBACK
 from spamnb.endpoints.smtp.delivery.params import DeliveryParams
 from spamnb.endpoints.smtp.relay.params import Limits, RelayPolicy, Timeouts
-from spamnb.errors import SettingsError
+from spamnb.errors import SettingsError, UserError
 from spamnb.service.limits import QuarantineLimits, ReviewLimits, SpoolLimits, TeachingRules
 from spamnb.service.scanning.quarantined import UsersRelease
 from spamnb.service.scanning.types import ScanOptions
@@ -121,6 +121,11 @@ class ListenerSettings(RelayPolicy, Fallbacks):
                 f"a {self.protocol} listener has no teachers",
                 hint="set teachers for a listener with the protocol scanner",
             )
+        if self.other and (self.protocol == "scanner" or not self.observe):
+            raise SettingsError(
+                f"a listener behind {self.other} can only observe, and cannot be a scanner",
+                hint="set observe = true, or remove other: one filter marks the mail",
+            )
         if self.upstream == self.address and self.upstream.rpartition(":")[2] != "0":
             raise SettingsError(f"{self.address} is its own upstream: mail would loop")
 
@@ -173,6 +178,13 @@ class PersonSettings(NamedTuple):
     aliases: str = ""
 
 
+class TrialSettings(NamedTuple):
+    """Another filter that is asked about a share of the mail."""
+
+    ask: str = ""
+    share: float = 0.05
+
+
 class ConsoleSettings(NamedTuple):
     """The HTTP API and the pages."""
 
@@ -197,6 +209,18 @@ def console_settings(**given: Any) -> ConsoleSettings:
     if url and not (url.startswith(("https://", "http://")) and urlsplit(url).hostname):
         raise SettingsError(f"the url {url!r} is not one", hint="https://console.example.org")
     return made
+
+
+def trial_settings(ask: str = "", share: float = 0.05) -> TrialSettings:
+    """Return the section; raise if no filter is named so."""
+    if ask:
+        from spamnb.endpoints.other_filters.ask import asker_of  # noqa: PLC0415 - rarely
+
+        try:
+            asker_of(ask)
+        except UserError as error:
+            raise SettingsError(f"trial.ask: {error}", hint=error.hint) from error
+    return TrialSettings(ask, share)
 
 
 def _is_local(address: str) -> bool:
@@ -230,6 +254,7 @@ class Settings:
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     feedback: FeedbackSettings = field(default_factory=FeedbackSettings)
     persons: PersonSettings = field(default_factory=PersonSettings)
+    trial: TrialSettings = field(default_factory=TrialSettings)
     console: ConsoleSettings = field(default_factory=ConsoleSettings)
     listener: Mapping[str, ListenerSettings] = field(default_factory=dict)
     domain: Mapping[str, ActionMap] = field(default_factory=dict)
@@ -260,6 +285,7 @@ SECTIONS: dict[str, Callable[..., Any]] = {
     "delivery": DeliverySettings,
     "feedback": FeedbackSettings,
     "persons": PersonSettings,
+    "trial": trial_settings,
     "console": console_settings,
 }
 MEMBERS: dict[str, Callable[..., Any]] = {

@@ -1,4 +1,4 @@
-"""The commands of docs/trial.md work on a user's mail."""
+"""The commands and settings of docs/trial.md work on a user's mail."""
 
 import os
 import re
@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.cli import SAMPLE, environment
-from support.docs_snippets import DOCS
+from support.cli import SAMPLE, environment, spamnb
+from support.docs_snippets import DOCS, snippet
 
 TEXT = (DOCS / "trial.md").read_text()
 MARK = b"X-Bogosity: Ham, tests=bogofilter, spamicity=0.1\n"
@@ -67,3 +67,41 @@ def test_the_commands_on_a_maildir_work(place, section):
         done = run(place, line)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         assert "60 messages with both verdicts" in done.stdout
+
+
+def test_the_settings_of_the_page_are_valid(place):
+    """The listener and the question pass the check; nothing is recorded yet."""
+    parts = [
+        snippet("trial.md", "Beside the filter that runs", file)
+        for file in ("spamnb.toml", "trial.toml")
+    ]
+    settings = place / "spamnb.toml"
+    user = '[serve]\nuser = "root"\n' if os.geteuid() == 0 else ""
+    settings.write_text(user + "\n".join(parts))
+    home = place / "home"
+    spamnb(home, "train", "--labels", "folders", "--yes", place / "Maildir")
+    done = spamnb(home, "--config", settings, "config", "check")
+    assert done.code == 0, done.out + done.err
+    (line,) = commands("Beside the filter that runs")
+    done = run(place, f"{line} ")
+    assert done.returncode == 2
+    assert "no verdict of another filter in the last 7 days" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('[listener.x]\nother = "rspamd"\n', "a listener behind rspamd can only observe"),
+        ('[listener.x]\nprotocol = "scanner"\nobserve = true\nother = "any"\n', "can only observe"),
+        ('[listener.x]\nother = "hal"\n', "spamassassin"),
+        ('[trial]\nask = "hal:1"\n', "one of bogofilter, spamd, rspamd"),
+        ('[trial]\nask = "rspamd:"\n', "write rspamd:HOST:PORT"),
+    ],
+)
+def test_settings_that_contradict_a_trial_are_refused(tmp_path, text, reason):
+    """Two filters that mark the same mail, and filters that cannot be asked, are errors."""
+    settings = tmp_path / "spamnb.toml"
+    settings.write_text(text)
+    done = spamnb(tmp_path / "home", "--config", settings, "config", "check")
+    assert done.code == 2
+    assert reason in done.out + done.err

@@ -245,6 +245,23 @@ def test_forged_verdicts_are_removed(on_loop, changes):
     on_loop(main())
 
 
+@pytest.mark.parametrize("changes", [{}, SMALL], ids=["stored", "streamed"])
+def test_marks_of_a_filter_in_front_stay(on_loop, changes):
+    """Behind another filter only forged copies of this program's own fields are removed."""
+    marks = b"Subject: x\r\nX-Spam-Flag: YES\r\nX-Spam-Status: Yes, score=9\r\n"
+    body = b"text\r\n" * 500
+
+    async def main():
+        async with Rig(changes | {"other": "spamassassin"}) as rig:
+            client = await rig.client()
+            await client.start()
+            forged = b"X-Spamnb-Verdict: ham\r\n.x-spamnb-signature: s1\r\n\r\n"
+            assert (await client.ask(marks + forged + body + b".\r\n")).startswith(b"250")
+            assert rig.server.messages == [marks + b"\r\n" + body]
+
+    on_loop(main())
+
+
 def test_a_large_message_streams_and_is_marked(on_loop):
     """The scanner gets its first bytes; the block comes before the first byte of the message."""
     body = b"Subject: x\r\n\r\n" + (b"y" * 70 + b"\r\n") * 20000

@@ -113,6 +113,15 @@ def test_an_old_mta_gets_a_reply_to_each_command():
     assert driver.requests[0].raw.startswith(b"From:  ann@a.example\r\n")
 
 
+def test_marks_of_a_filter_in_front_stay():
+    """Behind another filter only forged copies of this program's own fields are deleted."""
+    driver = Driver(other="rspamd", result=ScanResult())
+    marks = header(b"X-Spam-Flag", b" YES") + header(b"X-Spamnb-Verdict", b" ham")
+    driver.feed(ENVELOPE + HEADER + marks + END_OF_HEADER + END)
+    assert driver.replies[:-1] == [change(1, b"X-Spamnb-Verdict", b"")]
+    assert b"X-Spam-Flag: YES" in driver.requests[0].raw
+
+
 def test_forged_copies_are_deleted_from_the_last_one_on():
     """A deletion leaves the indices of the copies before it as they are."""
     forged = header(b"X-Spam-Flag", b" NO") + header(b"x-spam-flag ", b" NO")

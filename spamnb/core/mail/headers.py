@@ -17,7 +17,7 @@ from typing import Final
 
 from spamnb.core.mail import limits
 from spamnb.core.mail.charset import Text, header_text
-from spamnb.core.mail.local_hosts import LocalHosts
+from spamnb.core.mail.local_hosts import BY, LocalHosts
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -77,7 +77,6 @@ VISIBLE_NAMES: Final = (
 STARTS: Final = VERDICT_STARTS + MAILBOX_STARTS + DELIVERY_STARTS
 
 NAME = re.compile(rb"[!-9;-~]++[ \t]*+")
-BY = re.compile(rb"\bby[ \t]++([^\s;()]++)", re.IGNORECASE)
 RECEIVER = re.compile(rb"\breceiver=[ \t]*+\"?([^\s;\"]++)", re.IGNORECASE)
 AUTHOR = re.compile(rb"(?:\s*+i\s*+=\s*+\d{1,9}\s*+;)?\s*+([^\s;]++)")
 """the server that reports (RFC 8601 2.2); ARC puts its instance before it"""

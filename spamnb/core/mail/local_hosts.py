@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+
+BY = re.compile(rb"\bby[ \t]++([^\s;()]++)", re.IGNORECASE)
+"""the host that wrote a Received field"""
 
 
 class LocalHosts(NamedTuple):

@@ -1,8 +1,8 @@
 """The header fields that this program adds to a message; forged copies of them are removed.
 
     header_end(data, start) -> int              just after the blank line, or -1
-    is_own(name) -> bool                        whether a field of this name is a forged copy
-    remove_forged(header) -> bytes              without forged copies, else byte for byte
+    is_own(name, shared) -> bool                whether a field of this name is a forged copy
+    remove_forged(header, shared) -> bytes      without forged copies, else byte for byte
     add_fields(header, fields, tag) -> bytes    the fields, then a header without forged copies
     add_to_message(raw, fields)                 both for a whole message without stuffed dots
     scanned_fields(verdict, ...), unscanned_fields(reason), signature_fields(signature) -> Fields
@@ -19,6 +19,9 @@ data_cmd). An mbox line stays first, because it belongs to no message, and `mess
 Postfix both look for it only there. `message.read` gives `add_to_message(raw, ())` and the message
 with the fields one digest, unless the subject is tagged; and `raw` itself, unless a forged copy
 follows a line that is no field.
+
+Some of the names are shared with other filters (X-Spam-Flag). Where another filter marks the mail,
+and this program does not, `shared=False` leaves fields of these names to it.
 
 Nothing here fails: an unknown reason is written as a fault.
 """
@@ -91,22 +94,22 @@ def _normalized(name: bytes) -> bytes:
     return name.translate(_LOWER, _UNSEEN)
 
 
-def is_own(name: bytes) -> bool:
+def is_own(name: bytes, *, shared: bool = True) -> bool:
     """Whether a field of this name claims to be one of the added ones."""
     name = _normalized(name)
-    return name in OWN_HEADERS or name.startswith(OWN_PREFIX)
+    return name.startswith(OWN_PREFIX) or (shared and name in OWN_HEADERS)
 
 
-def _is_forged(line: bytes) -> bool:
+def _is_forged(line: bytes, *, shared: bool) -> bool:
     name, colon, _ = line.partition(b":")
-    return bool(colon) and is_own(_WIRE_DOT.sub(b"", name))
+    return bool(colon) and is_own(_WIRE_DOT.sub(b"", name), shared=shared)
 
 
-def remove_forged(header: bytes) -> bytes:
+def remove_forged(header: bytes, *, shared: bool = True) -> bytes:
     """The header section without forged copies of the added lines; the rest byte for byte."""
     if b"x-spam" not in _normalized(header):  # 4 us for 3 KB; line by line it takes 20
         return header
-    return b"".join([line for line in _LINE.findall(header) if not _is_forged(line)])
+    return b"".join([line for line in _LINE.findall(header) if not _is_forged(line, shared=shared)])
 
 
 def add_fields(header: bytes, fields: Fields, tag: bytes = b"") -> bytes:

@@ -19,11 +19,13 @@ from spamnb.daemon.processes.logs import Log
 from spamnb.daemon.processes.shared_state import InFlightGuard, SharedState
 from spamnb.daemon.roles.scan_pool import ScanPool
 from spamnb.daemon.roles.scan_process import ScanProcessDeps
+from spamnb.endpoints.other_filters.ask import asker_of
 from spamnb.errors import SpamnbError
 from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
 from spamnb.service.scanning.model_session import ModelSession
 from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.service.scanning.scanner import Scanner, ScannerDeps
+from spamnb.service.scanning.shadow import Shadow, ShadowDeps
 from spamnb.service.scanning.spamtraps import TRAPS_FOLDER, Traps
 from spamnb.settings import Settings
 from spamnb.settings.schema import ListenerSettings
@@ -51,6 +53,7 @@ class ScannerFactory:
         )
         self._rules = AccessLists()
         self._persons: PersonNames | None = None
+        self._shadow: Shadow | None = None
         self._session = self._new_session(settings)
         self._settings = settings
         self._load(settings)
@@ -83,7 +86,12 @@ class ScannerFactory:
         return model_session
 
     def _load(self, settings: Settings) -> None:
-        """Read the access lists; if one cannot be read, the old lists stay."""
+        """Make the shadow, and read the access lists; if one cannot be read, the old ones stay."""
+        trial, home = settings.trial, Path(self._deps.start.home)
+        self._shadow = None
+        if trial.ask:
+            shadow_deps = ShadowDeps(asker_of(trial.ask), self._run_in_thread, self._deps.log)
+            self._shadow = Shadow(home, trial.share, shadow_deps)
         try:
             self._rules = AccessLists.load(RuleFiles(settings.rules.allow, settings.rules.block))
         except SpamnbError as error:
@@ -103,6 +111,7 @@ class ScannerFactory:
                 log=deps.log,
             ),
             offload=self._pool,
+            shadow=self._shadow,
             traps=Traps(traps, Path(deps.start.home) / TRAPS_FOLDER) if traps else None,
             bypassed=lambda: deps.shared.bypass,
             call_soon=deps.loop.call_soon,

@@ -25,11 +25,13 @@ class MilterMessage:
     """What is kept of one message."""
 
     __slots__ = (
-        "_body", "_counts", "_header", "_limit", "_places_bytes", "_rcpts", "began",
+        "_body", "_counts", "_header", "_limit", "_places_bytes", "_rcpts", "_shared", "began",
         "envelope_bytes", "forged", "header_bytes", "mail", "size", "subjects",
     )  # fmt: skip
 
-    def __init__(self, mail: list[bytes], scan_limit_bytes: int, now: float) -> None:
+    def __init__(
+        self, mail: list[bytes], scan_limit_bytes: int, now: float, *, shared: bool = True
+    ) -> None:
         self.mail = mail
         """the sender in angle brackets, and its parameters"""
         self._rcpts: list[list[bytes]] = []
@@ -41,6 +43,8 @@ class MilterMessage:
         self.size = 0
         self.began = now
         self._limit = scan_limit_bytes
+        self._shared = shared
+        """whether fields with names that other filters use, too, are forged copies"""
         self._header = bytearray()
         self.header_bytes = 0
         """the size of the header, with forged copies"""
@@ -64,7 +68,7 @@ class MilterMessage:
         line = b"%b:%b\r\n" % (name, value.replace(b"\n", b"\r\n"))
         self.size += len(line)
         self.header_bytes += len(line)
-        if is_own(name):
+        if is_own(name, shared=self._shared):
             self.forged.append(self._place(name))
             return
         if name.strip().lower() == b"subject":

@@ -22,3 +22,5 @@ class MilterParams:
     scan_total_s: float = 40.0
     """limit for waiting and scanning together"""
     connections: int = 4000
+    other: str = ""
+    """the filter in front, the marks of which stay; empty if there is none"""

@@ -210,7 +210,9 @@ class MilterSession:
 
     def _mail(self, data: bytes) -> None:
         arguments = packets.texts_of(data)
-        self._message = MilterMessage(arguments, self.params.scan_limit_bytes, self._now)
+        self._message = MilterMessage(
+            arguments, self.params.scan_limit_bytes, self._now, shared=not self.params.other
+        )
 
     def _rcpt(self, data: bytes) -> None:
         self._current.add_recipient(packets.texts_of(data))

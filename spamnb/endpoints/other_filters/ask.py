@@ -28,7 +28,7 @@ from spamnb.errors import PeerError, UserError
 
 Ask = Callable[[bytes], FilterMark | None]
 
-ASK_S: Final = 20.0
+ASK_S: Final = 10.0
 MOST_REPLY: Final = 1 << 20
 _PIECE: Final = 65_536
 _SPAMD = re.compile(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Final
 
+from spamnb.core.mail.filter_marks import read_mark
 from spamnb.core.mail.headers import subject_of
 from spamnb.service.scanning.types import Notes, ScanRequest
 
@@ -13,6 +15,7 @@ _MAX_RECIPIENT_BYTES: Final = 16_384
 _MAX_NOTE_CHARS: Final = 256
 _MAX_SENDER_CHARS: Final = 128
 _MAX_SUBJECT_CHARS: Final = 160
+_MAX_MARK_CHARS: Final = 512
 _BLANK = re.compile(r"\s")
 
 
@@ -45,3 +48,9 @@ def notes_of(request: ScanRequest, listener: str = "", *, described: bool = Fals
             "listener": listener,
         }
     return {name: text for name, text in notes.items() if text}
+
+
+def other_notes(header: bytes, hosts: Collection[str], other: str) -> Notes:
+    """What another filter said of a message, by its marks: the note `other`, if there are any."""
+    mark = read_mark(header, hosts, other)
+    return {"other": mark.text()[:_MAX_MARK_CHARS]} if mark is not None else {}

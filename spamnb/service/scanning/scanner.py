@@ -55,8 +55,9 @@ from spamnb.service.scanning.model_session import (
     attempt,
     verdict_from_json,
 )
-from spamnb.service.scanning.notes import notes_of
+from spamnb.service.scanning.notes import notes_of, other_notes
 from spamnb.service.scanning.quarantine import Quarantine
+from spamnb.service.scanning.shadow import Shadow
 from spamnb.service.scanning.spamtraps import Traps
 from spamnb.service.scanning.types import (
     Advice,
@@ -98,6 +99,8 @@ class ScanPolicy(ScanOptions, Fallbacks):
     """how long a message may be queued until its scan begins"""
     listener: str = ""
     """name of the listener, for the notes of the history"""
+    other: str = ""
+    """the filter in front, the marks of which are noted; empty if there is none"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +118,8 @@ class ScannerDeps:
     """does slow work (two fsyncs) in another thread, then calls back in this one"""
     meters: Meters
     log: Log
+    shadow: Shadow | None = None
+    """another filter that is asked about a share of the mail"""
 
 
 @dataclass(slots=True, eq=False)
@@ -272,7 +277,11 @@ class Scanner:
 
     def _notes_of(self, request: ScanRequest) -> Notes:
         described = self._session.plan.history.keep_subject
-        return notes_of(request, self._policy.listener, described=described)
+        notes = notes_of(request, self._policy.listener, described=described)
+        if self._policy.other:
+            head = request.raw[: request.header_bytes]
+            notes |= other_notes(head, self._session.plan.local.hosts, self._policy.other)
+        return notes
 
     def _guarded(
         self, batch: list[_PendingScan], run: Callable[[], None], where: str = "scan"
@@ -429,6 +438,9 @@ class Scanner:
         else:
             self._count_scanned(pending, result.facts, took)
         self._guarded([], partial(pending.done, result), "answer")
+        if self._deps.shadow is not None and not pending.is_own and pending.request.whole:
+            work = partial(self._deps.shadow.offer, pending.request.raw, result.facts)
+            self._guarded([], work, "trial")
 
     def _count_unscanned(self, result: ScanResult) -> None:
         meters, reason = self._deps.meters, result.facts["reason"]

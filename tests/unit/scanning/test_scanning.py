@@ -27,6 +27,7 @@ from spamnb.service.scanning.notes import notes_of
 from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.service.scanning.scanner import REFUSED_REPLY, ScanPolicy
 from spamnb.service.scanning.types import ScanRequest
+from spamnb.store.history.verdict_history import History
 
 # --- judged --------------------------------------------------------------------------------------
 
@@ -299,6 +300,29 @@ def test_observing_adds_the_signature_and_nothing_else(scan_rig, surest):
     assert outcome.facts["mail_action"] == "reject"
     assert outcome.facts["observed"]
     assert (one.meters.value("observed"), one.meters.value("mail_action_reject")) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("other", "note"), [("spamassassin", "spam 9/5 A_B"), ("", None), ("bogofilter", None)]
+)
+def test_the_verdict_of_the_filter_in_front_is_noted(home, scan_rig, surest, other, note):
+    """It stands in the notes of the history beside the verdict, and changes neither."""
+    mark = b"X-Spam-Status: Yes, score=9.0 required=5.0 tests=A_B\r\n"
+    one = scan_rig(ScanPolicy(observe=True, other=other))
+    without = one.scan(surest["ham"])
+    request = request_of(surest["ham"], ENVELOPE)
+    found = []
+    one.scanner.scan(
+        request._replace(raw=mark + request.raw, header_bytes=len(mark) + request.header_bytes),
+        found.append,
+    )
+    (outcome,) = found
+    assert outcome.facts["probability"] == without.facts["probability"]
+    one.close()
+    history = History.open(home / "history")
+    newest = next(history.newest())
+    history.close()
+    assert newest.notes.get("other") == note
 
 
 @pytest.mark.parametrize(

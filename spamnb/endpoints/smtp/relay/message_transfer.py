@@ -197,7 +197,7 @@ class MessageTransfer:
         """Remove forged copies of the added fields; without its end, all of it is header."""
         end = self._find_header()
         header = bytes(self._stored[: end if end >= 0 else None])
-        clean = verdict_headers.remove_forged(header)
+        clean = verdict_headers.remove_forged(header, shared=not self._params.other)
         self._header_end = len(clean)
         if len(clean) < len(header):
             self._stored = clean + self._stored[len(header) :]

@@ -105,6 +105,8 @@ class RelayPolicy:
     """of a message; 0 leaves the limit to the next hop"""
     bare_newlines: Literal["normalise", "refuse"] = "normalise"
     """`refuse` applies before the queue only; after it a rejection would cause a bounce"""
+    other: str = ""
+    """the filter in front, the marks of which stay; empty if there is none"""
 
 
 @dataclass(frozen=True, slots=True)
