@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal, NamedTuple
@@ -39,7 +39,7 @@ MOST_TESTS: Final = 24
 _TEST_CHARS: Final = 40
 
 _NUMBER = rb"(-?\d{1,6}(?:\.\d{1,6})?)"
-_TEST = re.compile(rb"[A-Za-z][A-Za-z0-9_.-]*+")
+_TEST = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*+")
 _FIELD = re.compile(rb"([!-9;-~]{1,200})[ \t]*+:(.*)", re.DOTALL)
 
 _YES_NO: Final[Mapping[str, OtherVerdict]] = {"yes": "spam", "no": "ham"}
@@ -103,6 +103,11 @@ _SCL: Final[Mapping[str, OtherVerdict]] = {
     **dict.fromkeys(("-1", "0", "1", "2", "3", "4"), "ham"),
     **dict.fromkeys(("5", "6", "7", "8", "9"), "spam"),
 }
+RSPAMD_ACTIONS: Final[Mapping[str, OtherVerdict]] = {
+    **dict.fromkeys(("reject", "add header", "rewrite subject", "quarantine"), "spam"),
+    **dict.fromkeys(("no action", "greylist", "soft reject"), "ham"),
+}
+"""Greylisting puts mail off; it is no verdict on the message."""
 _SCORE_ALONE = rb"(?P<score>" + _NUMBER + rb")(?:\s|$)"
 
 FORMS: Final[tuple[MarkForm, ...]] = (
@@ -112,10 +117,8 @@ FORMS: Final[tuple[MarkForm, ...]] = (
         rb"(?:\s+tagged_above=\S+)?(?:\s+required=(?P<required>" + _NUMBER + rb"))?"
         rb"(?:.*?\btests=(?P<tests>\[[^\]]*|[^\s,]+(?:,\s*[^\s,=]+)*))?", _YES_NO),
     _form("x-spam", ("rspamd",), rb"(?P<word>yes|no)\s*\Z", _YES_NO),
-    _form("x-rspamd-action", ("rspamd",), rb"(?P<word>[a-z]+(?: [a-z]+)?)\s*\Z", {
-        "reject": "spam", "add header": "spam", "rewrite subject": "spam", "quarantine": "spam",
-        "no action": "ham", "greylist": "ham", "soft reject": "ham",
-    }),
+    _form("x-rspamd-action", ("rspamd",), rb"(?P<word>[a-z]+(?: [a-z]+)?)\s*\Z",
+        RSPAMD_ACTIONS),
     _form("x-spamd-result", ("rspamd",),
         rb"default: (?P<word>true|false) \[(?P<score>" + _NUMBER + rb") / (?P<required>"
         + _NUMBER + rb")\];?(?P<tests>.*)", {"true": "spam", "false": "ham"}),
@@ -206,7 +209,7 @@ def _read(form: MarkForm, value: bytes) -> Iterator[_Reading]:
         return
     groups = found.groupdict()
     word = (groups.get("word") or b"").decode("ascii", "replace").lower()
-    tests = tuple(_tests(groups.get("tests") or b""))
+    tests = names_of_tests(_split_tests((groups.get("tests") or b"").decode("ascii", "replace")))
     if any(name.startswith("SPAMNB_") for name in tests):
         return  # this program wrote the field
     verdict = form.verdicts.get(word, form.others if word else None)
@@ -214,12 +217,16 @@ def _read(form: MarkForm, value: bytes) -> Iterator[_Reading]:
         yield _Reading(verdict, _number(groups, "score"), _number(groups, "required"), tests)
 
 
-def _tests(text: bytes) -> Iterator[str]:
-    """Names of tests: `A,B`, `[A=0.1, B=2]`, or `A(0.10)[options]; B(1.00)[]`."""
-    for part in text.strip(b"[ \t").split(b";" if b"(" in text else b","):
-        found = _TEST.match(part.strip())
-        if found is not None and found[0] != b"none":
-            yield found[0].decode("ascii")[:_TEST_CHARS]
+def _split_tests(text: str) -> list[str]:
+    """Tests with what follows them: `A,B`, `[A=0.1, B=2]`, or `A(0.10)[options]; B(1.00)[]`."""
+    return text.strip("[ \t").split(";" if "(" in text else ",")
+
+
+def names_of_tests(tests: Iterable[str]) -> tuple[str, ...]:
+    """The names at the start of these texts, as far as the limits allow."""
+    found = (_TEST.match(text.strip()) for text in tests)
+    names = dict.fromkeys(one[0][:_TEST_CHARS] for one in found if one and one[0] != "none")
+    return tuple(names)[:MOST_TESTS]
 
 
 def _number(groups: Mapping[str, bytes | None], name: str) -> float | None:
@@ -232,7 +239,7 @@ def _joined(marks: list[_Reading]) -> FilterMark | None:
     if not verdicts:
         return None
     scored = next((mark for mark in marks if mark.score is not None), marks[0])
-    tests = tuple(dict.fromkeys(name for mark in marks for name in mark.tests))[:MOST_TESTS]
+    tests = names_of_tests(name for mark in marks for name in mark.tests)
     harshest = max(verdicts, key=OTHER_VERDICTS.index)
     return FilterMark(harshest, scored.score, scored.required, tests)
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from spamnb.core.mail.filter_marks import FilterMark, read_mark
+from spamnb.core.mail.filter_marks import RSPAMD_ACTIONS, FilterMark, names_of_tests, read_mark
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.scan_client import connected
 from spamnb.errors import PeerError, UserError
@@ -33,7 +33,7 @@ MOST_REPLY: Final = 1 << 20
 _PIECE: Final = 65_536
 _SPAMD = re.compile(
     rb"SPAMD/[\d.]+ 0 [^\r\n]*\r?\n(?:[^\r\n]+\r?\n)*?"
-    rb"Spam: (?P<word>True|False) ; (?P<score>-?[\d.]+) / (?P<required>-?[\d.]+)\r?\n"
+    rb"Spam: (?P<word>True|False) ; (?P<score>-?\d+(?:\.\d+)?) / (?P<required>-?\d+(?:\.\d+)?)\r?\n"
     rb"(?:[^\r\n]+\r?\n)*\r?\n(?P<tests>[^\r\n]*)",
     re.IGNORECASE,
 )
@@ -92,12 +92,11 @@ def _ask_spamd(address: Address, raw: bytes) -> FilterMark | None:
     found = _SPAMD.match(reply)
     if found is None:
         raise PeerError(f"spamd at {address} gave no verdict")
-    tests = found["tests"].decode("ascii", "replace").split(",")
     return FilterMark(
         "spam" if found["word"].lower() == b"true" else "ham",
         float(found["score"]),
         float(found["required"]),
-        _names(tests),
+        names_of_tests(found["tests"].decode("ascii", "replace").split(",")),
     )
 
 
@@ -129,22 +128,16 @@ def _ask_rspamd(address: Address, raw: bytes) -> FilterMark | None:
     try:
         asked.request("POST", "/checkv2", raw)
         reply = json.loads(asked.getresponse().read(MOST_REPLY))
-        action, tests = str(reply["action"]), reply.get("symbols", {})
+        action, tests = str(reply["action"]), [str(name) for name in reply.get("symbols", ())]
         score, required = float(reply["score"]), float(reply["required_score"])
     except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError) as error:
         raise PeerError(f"rspamd at {address} gave no verdict: {error!r}") from error
     finally:
         asked.close()
-    mark = read_mark(b"X-Rspamd-Action: %b\n\n" % action.encode(), other="rspamd")
-    names = list(tests) if isinstance(tests, Mapping) else []
-    return mark._replace(score=score, required=required, tests=_names(names)) if mark else None
-
-
-def _names(tests: list[str]) -> tuple[str, ...]:
-    """Names of tests as marks have them."""
-    field = f"X-Spam-Status: No, tests={','.join(tests)}\n\n".encode("ascii", "replace")
-    mark = read_mark(field, other="spamassassin")
-    return mark.tests if mark else ()
+    verdict = RSPAMD_ACTIONS.get(action)
+    if verdict is None:
+        return None
+    return FilterMark(verdict, score, required, names_of_tests(tests))
 
 
 ASKERS: Final[Mapping[str, Callable[[str], Ask]]] = {

@@ -1,0 +1,79 @@
+"""Other spam filters as real programs, with as few rules as they start with.
+
+rspamd is taken from the package that $RSPAMC belongs to, which may be unpacked only.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.clients import RSPAMC
+from support.waiting import until
+
+RSPAMD = Path(RSPAMC).parent / "rspamd" if RSPAMC else Path(shutil.which("rspamd") or "/nowhere")
+needs_rspamd = pytest.mark.skipif(
+    not RSPAMD.is_file(), reason="rspamd is neither installed nor beside $RSPAMC"
+)
+CONFIGURATION = """
+options {{
+  pidfile = "{folder}/rspamd.pid";
+  control_socket = "{folder}/control.sock mode=0600";
+  tempdir = "{folder}";
+  url_tld = "{folder}/tld.dat";
+  enable_test_patterns = true;
+  gtube_patterns = "all";
+  dns {{ nameserver = ["127.0.0.1:1"]; timeout = 0.1s; retransmits = 1; }}
+  filters = "";
+}}
+logging {{ type = "console"; level = "info"; }}
+actions {{ reject = 15; add_header = 6; greylist = 4; }}
+worker "normal" {{ bind_socket = "127.0.0.1:{port}"; count = 1; }}
+"""
+FOLDERS = ("CONFDIR", "LOCAL_CONFDIR", "DBDIR", "RUNDIR", "LOGDIR")
+TESTS_OF_RSPAMD = {
+    "spam": b"YJS*C4JDBQADN1.NSBN3*2IDNEN*GTUBE-STANDARD-ANTI-UBE-TEST-EMAIL*C.34X",
+    "reject": b"XJS*C4JDBQADN1.NSBN3*2IDNEN*GTUBE-STANDARD-ANTI-UBE-TEST-EMAIL*C.34X",
+}
+"""texts by which rspamd adds its header, and rejects"""
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@contextmanager
+def rspamd(folder):
+    """Run rspamd with its own scanner on a port of this machine; gives the port."""
+    port = free_port()
+    (folder / "tld.dat").write_text("example\n")  # all of them take seconds
+    (folder / "rspamd.conf").write_text(CONFIGURATION.format(folder=folder, port=port))
+    share = RSPAMD.parents[1] / "share" / "rspamd"
+    places = dict.fromkeys(FOLDERS, folder) | {
+        "SHAREDIR": share, "LUALIBDIR": share / "lualib",
+        "RULESDIR": share / "rules", "PLUGINSDIR": share / "plugins",
+    }  # fmt: skip
+    variables = [f"--var={name}={place}" for name, place in places.items()]
+    libraries = os.environ.get("RSPAMC_LIBRARIES") or str(RSPAMD.parents[1] / "lib" / "rspamd")
+    command = [RSPAMD, "-f", "-i", "-c", folder / "rspamd.conf", *variables]
+    environment = os.environ | {"LD_LIBRARY_PATH": libraries}
+    with (folder / "log").open("wb") as log:
+        running = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    try:
+        until(lambda: _answers(port, running, folder / "log"), "rspamd's answering")
+        yield port
+    finally:
+        running.terminate()
+        running.wait()
+
+
+def _answers(port, running, log):
+    assert running.poll() is None, log.read_text()
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
