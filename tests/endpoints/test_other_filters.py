@@ -5,7 +5,14 @@ import socket
 import threading
 
 import pytest
-from support.other_filters import TESTS_OF_RSPAMD, needs_rspamd, rspamd
+from support.other_filters import (
+    GTUBE,
+    TESTS_OF_RSPAMD,
+    needs_rspamd,
+    needs_spamd,
+    rspamd,
+    spamd,
+)
 
 from spamnb.core.mail.filter_marks import FilterMark
 from spamnb.endpoints.other_filters import ask as module
@@ -32,6 +39,19 @@ def test_the_real_rspamd_is_asked(real_rspamd):
         assert mark.verdict == "spam"
         assert "GTUBE" in mark.tests
     assert mark.required == 15.0
+
+
+@needs_spamd
+def test_the_real_spamd_is_asked(tmp_path):
+    """Its verdict, score, threshold and tests are read."""
+    with spamd(tmp_path) as port:
+        ask = asker_of(f"spamd:127.0.0.1:{port}")
+        plain, spam = ask(HEAD + b"fresh plums\r\n"), ask(HEAD + GTUBE + b"\r\n")
+    assert (plain.verdict, plain.required) == ("ham", 5.0)
+    assert "NO_RECEIVED" in plain.tests
+    assert spam.verdict == "spam"
+    assert spam.score > 900
+    assert "GTUBE" in spam.tests
 
 
 class Peer:

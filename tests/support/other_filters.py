@@ -1,6 +1,7 @@
 """Other spam filters as real programs, with as few rules as they start with.
 
-rspamd is taken from the package that $RSPAMC belongs to, which may be unpacked only.
+rspamd is taken from the package that $RSPAMC belongs to, which may be unpacked only. $SPAMD is the
+folder into which the packages of SpamAssassin and spamd were unpacked.
 """
 
 import os
@@ -19,6 +20,12 @@ RSPAMD = Path(RSPAMC).parent / "rspamd" if RSPAMC else Path(shutil.which("rspamd
 needs_rspamd = pytest.mark.skipif(
     not RSPAMD.is_file(), reason="rspamd is neither installed nor beside $RSPAMC"
 )
+SPAMD = Path(os.environ.get("SPAMD") or "/")
+needs_spamd = pytest.mark.skipif(
+    not (SPAMD / "usr/sbin/spamd").is_file(), reason="spamd is neither installed nor in $SPAMD"
+)
+GTUBE = b"XJS*C4JDBQADN1.NSBN3*2IDNEN*GTUBE-STANDARD-ANTI-UBE-TEST-EMAIL*C.34X"
+"""a text that SpamAssassin and rspamd call spam"""
 CONFIGURATION = """
 options {{
   pidfile = "{folder}/rspamd.pid";
@@ -37,7 +44,7 @@ worker "normal" {{ bind_socket = "127.0.0.1:{port}"; count = 1; }}
 FOLDERS = ("CONFDIR", "LOCAL_CONFDIR", "DBDIR", "RUNDIR", "LOGDIR")
 TESTS_OF_RSPAMD = {
     "spam": b"YJS*C4JDBQADN1.NSBN3*2IDNEN*GTUBE-STANDARD-ANTI-UBE-TEST-EMAIL*C.34X",
-    "reject": b"XJS*C4JDBQADN1.NSBN3*2IDNEN*GTUBE-STANDARD-ANTI-UBE-TEST-EMAIL*C.34X",
+    "reject": GTUBE,
 }
 """texts by which rspamd adds its header, and rejects"""
 
@@ -62,11 +69,30 @@ def rspamd(folder):
     variables = [f"--var={name}={place}" for name, place in places.items()]
     libraries = os.environ.get("RSPAMC_LIBRARIES") or str(RSPAMD.parents[1] / "lib" / "rspamd")
     command = [RSPAMD, "-f", "-i", "-c", folder / "rspamd.conf", *variables]
-    environment = os.environ | {"LD_LIBRARY_PATH": libraries}
-    with (folder / "log").open("wb") as log:
-        running = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    yield from _running(command, port, folder / "log", LD_LIBRARY_PATH=libraries)
+
+
+@contextmanager
+def spamd(folder):
+    """Run spamd with the rules of its package and without a network; gives the port."""
+    port = free_port()
+    modules = [SPAMD / "usr/share/perl5", *SPAMD.glob("usr/lib/*/perl5/*")]
+    command = [
+        "perl", "-T", *(f"-I{place}" for place in modules), SPAMD / "usr/sbin/spamd",
+        "-L", "-x", "-m", "1", "--min-children=1", "-i", "127.0.0.1", "-p", str(port),
+        "-A", "127.0.0.1", "-C", SPAMD / "usr/share/spamassassin",
+        f"--siteconfigpath={SPAMD / 'etc/spamassassin'}", "--syslog=stderr",
+    ]  # fmt: skip
+    yield from _running(command, port, folder / "log")
+
+
+def _running(command, port, log, **variables):
+    with log.open("wb") as output:
+        running = subprocess.Popen(
+            command, stdout=output, stderr=output, env=os.environ | variables
+        )
     try:
-        until(lambda: _answers(port, running, folder / "log"), "rspamd's answering")
+        until(lambda: _answers(port, running, log), f"the answer of {command[0]}")
         yield port
     finally:
         running.terminate()
