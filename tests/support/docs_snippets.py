@@ -16,7 +16,7 @@ def snippet(page, section, file):
         for chapter in part
         if chapter.startswith(section + "\n")
         for block in _FENCED.findall(chapter)
-        if re.match(rf"(?:#|dnl) {re.escape(file)}(?!\w)", block)
+        if re.match(rf"(?:#!/bin/sh\n)?(?:#|dnl|<\?php //) {re.escape(file)}(?!\w)", block)
     ]
     assert len(found) == 1, f"{page}, {section}: {len(found)} snippets for {file}"
     return found[0]
@@ -31,3 +31,9 @@ def changed(text, changes):
         assert old in text, f"{old!r} is not in the snippet"
     olds = sorted(changes, key=len, reverse=True)
     return re.sub("|".join(map(re.escape, olds)), lambda found: str(changes[found[0]]), text)
+
+
+def shell(page):
+    """Return all shell blocks of a page as one script, from top to bottom."""
+    text = (DOCS / page).read_text("utf-8")
+    return "".join(re.findall(r"^```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
