@@ -61,6 +61,7 @@ COMMANDS = {
     "serve": "spamnb.cli.serve:serve",
     "opensmtpd": "spamnb.cli.opensmtpd:opensmtpd",
     "reload": "spamnb.cli.serve:reload",
+    "fleet": "spamnb.cli.fleet:fleet",
     "bypass": "spamnb.cli.serve:bypass",
     "passwd": "spamnb.cli.passwd:passwd",
     "token": "spamnb.cli.token:token",

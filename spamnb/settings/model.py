@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from spamnb.endpoints.fleet.membership import open_member
 from spamnb.service.maintenance.expiry import ExpiryRules
 from spamnb.settings.schema import Settings
 
 
 def model_options(settings: Settings, home: Path) -> dict[str, Any]:
     """Return the arguments of `ModelConfig`."""
-    expire = settings.expire
+    expire, fleet = settings.expire, settings.fleet
     return {
         "home": home,
         "local": settings.local,
@@ -21,4 +23,5 @@ def model_options(settings: Settings, home: Path) -> dict[str, Any]:
         "teaching": settings.feedback,
         "review": settings.review,
         "expiry": ExpiryRules(settings.journal.keep_days, expire.after_days, expire.max_messages),
+        "fleet": partial(open_member, fleet, home) if fleet.url else None,
     }

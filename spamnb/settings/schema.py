@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
 from spamnb.core.policy.actions import ActionMap, Fallbacks
+from spamnb.endpoints.fleet.params import FleetParams
 from spamnb.endpoints.imap.params import ImapParams
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.networks import LOOPBACK
@@ -256,6 +257,7 @@ class Settings:
     persons: PersonSettings = field(default_factory=PersonSettings)
     trial: TrialSettings = field(default_factory=TrialSettings)
     console: ConsoleSettings = field(default_factory=ConsoleSettings)
+    fleet: FleetParams = field(default_factory=FleetParams)
     listener: Mapping[str, ListenerSettings] = field(default_factory=dict)
     domain: Mapping[str, ActionMap] = field(default_factory=dict)
     imap: Mapping[str, ImapParams] = field(default_factory=dict)
@@ -287,6 +289,7 @@ SECTIONS: dict[str, Callable[..., Any]] = {
     "persons": PersonSettings,
     "trial": trial_settings,
     "console": console_settings,
+    "fleet": FleetParams,
 }
 MEMBERS: dict[str, Callable[..., Any]] = {
     "listener": ListenerSettings,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from spamnb.core.model.kinds import KINDS
 from spamnb.settings.daemon_table import DOMAINS_FAMILY, LISTENERS, MAILBOXES, SERVING
+from spamnb.settings.fleet_table import FLEET
 from spamnb.settings.setting import MASKED, PREFIX, NamedSections, Setting, toml_of
 from spamnb.settings.types import DAYS, DOMAINS, FLAG, LABELS, PAIR, TEXT, TEXTS, choice, whole
 
@@ -75,6 +76,7 @@ SETTINGS: tuple[Setting, ...] = (
         "Log file of the daemon. Empty: stderr, which systemd writes to the journal. A rotated "
         "file is reopened on reload."),
     *SERVING,
+    *FLEET,
 )  # fmt: skip
 
 FAMILIES: dict[str, NamedSections] = {

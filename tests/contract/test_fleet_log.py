@@ -2,16 +2,19 @@
 
 import secrets
 import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.valkey import ValkeyServer, needs_valkey
+from support.valkey_server import ValkeyServer, needs_valkey
 
 from spamnb.errors import LogAwayError
 from spamnb.store.fleet.fleet_log import START, Draft, Head, LogEntry, Outcome
 from spamnb.store.fleet.memory_log import MemoryLog
 from spamnb.store.fleet.position import next_chain
+
+MANUAL = (Path(__file__).resolve().parents[2] / "docs" / "fleet.md").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +177,26 @@ def test_a_server_that_may_lose_entries_is_refused(tmp_path, setting, value):
         with pytest.raises(LogAwayError, match=setting):
             running.log().head()
         assert running.log(durable="trust").head() is None
+    finally:
+        running.kill()
+
+
+@needs_valkey
+def test_the_user_of_the_manual_suffices(tmp_path):
+    """The access rights in docs/fleet.md allow all that a host does."""
+    (line,) = (one.strip() for one in MANUAL.splitlines() if one.strip().startswith("user "))
+    running = ValkeyServer(tmp_path).start(user=line.removeprefix("user ").replace("PASSWORD", "x"))
+    try:
+        log = running.log(password="x", url=f"unix://spamnb@{running.path}")
+        log.make(Head("e", 0, START))
+        assert log.take_pen("a", 60_000)
+        appended(log, 1)
+        log.give_pen("a")
+        assert [entry.last for entry in log.entries(0, 1)] == [1]
+        assert log.head().seq == 1
+        log.close()
+        with pytest.raises(LogAwayError):
+            running.log(password="y", url=f"unix://spamnb@{running.path}").head()
     finally:
         running.kill()
 

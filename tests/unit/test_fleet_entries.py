@@ -172,6 +172,17 @@ def test_a_log_that_lost_entries_is_noticed():
             split.store.follow()
 
 
+def test_a_log_that_was_made_anew_further_on_is_noticed():
+    """A host that lacks events which the log never had does not try to append for ever."""
+    log, late = MemoryLog(), MemoryStore(RECIPE)
+    model, behind = joined(MemoryStore(RECIPE), log, "a"), joined(late, log, "b")
+    model.learn(letter(1), "spam")
+    log._entries.clear()
+    for act in (behind.store.follow, lambda: behind.learn(letter(2), "spam")):
+        with pytest.raises(FleetError, match="lacks"):
+            act()
+
+
 class _LossyLog(MemoryLog):
     """Loses the answer to an append, before or after the entry is in the log."""
 

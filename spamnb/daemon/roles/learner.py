@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Self
 
 from spamnb.daemon.processes.channel import ChildChannel
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState
+from spamnb.daemon.roles.follower import Follower
 from spamnb.daemon.roles.learner_state import LearnerState
 from spamnb.daemon.roles.model_holder import LearnerConfig, ModelHolder
 from spamnb.endpoints.control.server import ControlServer, Roles
@@ -89,7 +90,10 @@ class _LearnerRun:
         self._spools = [Spool(folder, learning.spool_limits) for folder in _spools(learning)]
         traps = learning.home / TRAPS_FOLDER
         self._spools.append(Spool(traps, learning.spool_limits, private=True))
-        state = LearnerState(self._holder, sockets.shared, self._spools, sockets.parent)
+        self._follower = Follower(self._holder)
+        state = LearnerState(
+            self._holder, sockets.shared, self._spools, self._follower, sockets.parent
+        )
         self._administration = Administration(self._holder, state)
         self._server = ControlServer(
             sockets.listener, self._administration, self._roles, learning.control, learning.log
@@ -104,14 +108,16 @@ class _LearnerRun:
             self._holder.open()
             self._server.start()
             self._maintenance.start()
+            self._follower.start()
             shared.set_state(slot, ProcessState.READY)
             while not (self._stop or wakeups.stop):
                 self._beat()
                 self._wait(wakeups)
             shared.set_state(slot, ProcessState.LEAVING)
-            done = self._server.stop(END_S) and self._maintenance.stop(END_S)
+            parts = self._server, self._maintenance, self._follower
+            stopped = [part.stop(END_S) for part in parts]
         self._holder.close()
-        return 0 if done else 1
+        return 0 if all(stopped) else 1
 
     def _beat(self) -> None:
         """Record a heartbeat, unless a request or the maintenance hangs."""

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Sequence
 
 from spamnb.daemon.processes.shared_state import ProcessState, ProcessStatus, SharedState
+from spamnb.daemon.roles.follower import Follower
 from spamnb.daemon.roles.model_holder import ModelHolder
 from spamnb.endpoints.imap.away import AwayMailboxes
 from spamnb.service.feedback.spool import Spool, problem
@@ -19,11 +20,17 @@ class LearnerState:
     """`AdminDaemon`: the shared state of the processes, and the spools."""
 
     def __init__(
-        self, holder: ModelHolder, shared: SharedState, spools: Sequence[Spool], parent: int = 0
+        self,
+        holder: ModelHolder,
+        shared: SharedState,
+        spools: Sequence[Spool],
+        follower: Follower,
+        parent: int = 0,
     ) -> None:
         self._holder = holder
         self._shared = shared
         self._spools = spools
+        self._follower = follower
         self._parent = parent
         self._away = AwayMailboxes(holder.config.home)
 
@@ -45,7 +52,7 @@ class LearnerState:
             "moves_failed": sum(spool.failed() for spool in self._spools),
             "mailboxes_away": [one._asdict() for one in self._away.found() if reads],
             "spool_problems": self._spool_problems(),
-        }
+        } | self._follower.facts()
 
     def meters(self) -> Meters:
         return self._shared.total()

@@ -1,22 +1,54 @@
-"""How a host finds its fleet and its log."""
+"""How a host finds the log of its fleet. Values only."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import re
+import socket
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from spamnb.errors import SettingsError
 
 Durable = Literal["local", "trust"]
+Seal = Literal["chacha20", "hmac"]
+SCHEMES = ("valkeys", "valkey", "rediss", "redis", "unix")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class FleetParams(NamedTuple):
-    """A host of a fleet; without a url the host is alone."""
+@dataclass(frozen=True, slots=True)
+class FleetParams:
+    """The log, and this host's part in it; without a url the host is alone."""
 
     url: str = ""
     name: str = "spamnb"
     host: str = ""
-    key: str = ""
+    key_file: str = ""
     password_file: str = ""
     durable: Durable = "local"
-    seal: str = "chacha20"
+    seal: Seal = "chacha20"
     fold_s: float = 0.5
     append_s: float = 1.0
     keep_events: int = 200_000
+
+    def __post_init__(self) -> None:
+        for key in ("name", "host"):
+            value = getattr(self, key)
+            if not _NAME.fullmatch(value or "x"):
+                raise SettingsError(
+                    f"{key} is {value!r}", hint="use letters, digits, dots and dashes, at most 64"
+                )
+        url = urlsplit(self.url)
+        if self.url and url.scheme not in SCHEMES:
+            raise SettingsError(
+                f"the url {self.url!r} is not one", hint="valkeys://USER@HOST:PORT, or unix://PATH"
+            )
+        if url.password:
+            raise SettingsError(
+                "the url has a password, which other users may read", hint="set password_file"
+            )
+
+    @property
+    def effective_host(self) -> str:
+        """The name of this host, by default that of the machine."""
+        return self.host or socket.gethostname()[:64]

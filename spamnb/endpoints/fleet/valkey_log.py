@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from spamnb.endpoints.fleet import scripts
 from spamnb.endpoints.fleet.params import FleetParams
-from spamnb.errors import LogAwayError, SettingsError
+from spamnb.errors import FleetError, LogAwayError
 from spamnb.store.fleet.fleet_log import Draft, Head, LogEntry, Outcome
 
 FIRST_PAGE, LAST_PAGE = 16, 1024
@@ -36,7 +36,7 @@ class ValkeyLog:
         try:
             import valkey  # noqa: PLC0415 - an extra; hosts without a fleet lack it
         except ImportError as error:
-            raise SettingsError(
+            raise FleetError(
                 "fleet.url is set, and the package valkey is not installed",
                 hint="install spamnb[fleet]",
             ) from error
@@ -55,7 +55,7 @@ class ValkeyLog:
                 for timeout_s in (params.append_s, params.append_s + LONGEST_WAIT_S)
             )
         except ValueError as error:
-            raise SettingsError(
+            raise FleetError(
                 f"fleet.url is invalid: {error}", hint="valkeys://USER@HOST:PORT"
             ) from error
         self._is_checked = False

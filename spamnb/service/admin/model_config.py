@@ -12,6 +12,7 @@ from spamnb.core.persons.names import PersonNames
 from spamnb.service.engine.filter import Filter
 from spamnb.service.feedback.review_queue import ReviewQueue
 from spamnb.service.feedback.service import FeedbackService
+from spamnb.service.fleet.fleet_store import FleetStore, Member
 from spamnb.service.limits import ReviewLimits, TeachingRules
 from spamnb.service.maintenance.expiry import ExpiryRules, newest_us
 from spamnb.service.maintenance.expiry_clock import ClockMark, expiry_mark
@@ -39,6 +40,8 @@ class ModelConfig:
     persons: PersonNames | None = None
     """whose label a user's is; None: users label for all"""
     quiet_days: int = QUIET_DAYS
+    fleet: Callable[[], Member] | None = None
+    """opens the log of the fleet; None: the host is alone"""
     log: Log = silent
 
     @property
@@ -48,8 +51,9 @@ class ModelConfig:
 
 
 def open_model(config: ModelConfig, *, readonly: bool = False) -> Filter:
-    """Open the model without its history."""
-    return Filter.open(
+    """Open the model without its history; to write, through the log of its fleet."""
+    member = config.fleet() if config.fleet and not readonly else None
+    model = Filter.open(
         config.home,
         readonly=readonly,
         history=False,
@@ -57,6 +61,9 @@ def open_model(config: ModelConfig, *, readonly: bool = False) -> Filter:
         costs=config.costs,
         limit_bytes=config.store_limit_bytes,
     )
+    if member is None:
+        return model
+    return Filter(FleetStore(model.store, member), local=config.local, costs=config.costs)
 
 
 def open_service(

@@ -35,7 +35,14 @@ from spamnb.service.engine.words import MergedWords
 from spamnb.service.fleet.fold import fold, open_entries
 from spamnb.store.contract import ReadView, Store, WriteView
 from spamnb.store.fleet.body import encode_body
-from spamnb.store.fleet.fleet_log import MOST_BYTES, Draft, FleetLog, LogEntry, Outcome
+from spamnb.store.fleet.fleet_log import (
+    MOST_BYTES,
+    Draft,
+    FleetLog,
+    Head,
+    LogEntry,
+    Outcome,
+)
 from spamnb.store.fleet.position import FleetPosition, next_chain
 from spamnb.store.fleet.seal import Place, Sealer
 
@@ -61,6 +68,8 @@ class Member(NamedTuple):
     host: str
     log: FleetLog
     sealer: Sealer
+    fold_s: float = 0.5
+    """a follower folds as often as this at most: a fold of many entries takes less time for each"""
 
 
 class _OutpacedError(Exception):
@@ -220,23 +229,40 @@ class FleetStore:
 
     # -- following ------------------------------------------------------------------------------
 
-    def follow(self, wait_s: float = 0.0) -> int:
-        """Fold the entries that this host lacks; return how many. Waits for the first one."""
+    @property
+    def fold_s(self) -> float:
+        """Return the least time between two folds of a follower."""
+        return self._member.fold_s
+
+    def follow(self) -> int:
+        """Fold the entries that this host lacks; return how many."""
         with self._following:
             position = self.position()
-            if self._is_at_head(position) and not wait_s:
+            head = self._head(position)
+            if head.seq == position.seq:
                 return 0
             done = 0
-            for entries in _portions(self._member.log.entries(position.seq, wait_s)):
+            for entries in _portions(self._member.log.entries(position.seq)):
                 opened = open_entries(entries, position, self._member.sealer)
                 position = opened[-1].after
                 done += len(opened)
                 while opened:
                     opened = opened[self._store.transact(partial(fold, entries=opened)) :]
+            if position.seq < head.seq:
+                raise FleetError(
+                    f"the log ends with event {head.seq}, and lacks those after event"
+                    f" {position.seq}, where this host is",
+                    hint="restore a backup of another host",
+                )
             return done
 
-    def _is_at_head(self, position: FleetPosition) -> bool:
-        """Compare this host with the log; FleetError if the log is not the one that it followed."""
+    def wait(self, wait_s: float) -> bool:
+        """Wait until the log has an entry that this host lacks; False if none came."""
+        entries = self._member.log.entries(self.position().seq, wait_s)
+        return next(entries, None) is not None
+
+    def _head(self, position: FleetPosition) -> Head:
+        """Return the end of the log; FleetError if it is not the log that this host followed."""
         head = self._member.log.head()
         if head is None:
             raise FleetError("the fleet has no log", hint="was its server replaced?")
@@ -245,14 +271,14 @@ class FleetStore:
                 "the log belongs to another fleet, or was made anew",
                 hint="restore a backup of a host that follows it",
             )
-        at_head = head.seq == position.seq
-        if head.seq < position.seq or (at_head and head.chain != position.chain):
+        is_other = head.seq == position.seq and head.chain != position.chain
+        if head.seq < position.seq or is_other:
             raise FleetError(
                 f"the log has lost entries: it ends with event {head.seq}, this host has event"
                 f" {position.seq}",
                 hint="see `Losing the log` in docs/fleet.md",
             )
-        return at_head
+        return head
 
 
 def position_of(view: ReadView) -> FleetPosition:

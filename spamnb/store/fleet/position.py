@@ -67,7 +67,7 @@ def refuse_apart(position: FleetPosition | None, last_seq: int) -> None:
     if position is not None and position.seq != last_seq:
         raise StoreAccessError(
             "this model follows the log of a fleet, and is taught through it only",
-            hint="set [fleet] in the settings, or leave the fleet with `spamnb fleet leave`",
+            hint="start the daemon, which writes to the log, or run `spamnb fleet leave`",
         )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
-from spamnb.errors import FleetError, SettingsError
+from spamnb.errors import FleetError
 
 KEY_BYTES = 32
 _NONCE, _TAG = 12, 32
@@ -58,7 +58,7 @@ class ChachaSealer:
                 ChaCha20Poly1305,
             )
         except ImportError as error:
-            raise SettingsError(
+            raise FleetError(
                 "fleet.seal is chacha20, and the package cryptography is not installed",
                 hint="install spamnb[fleet], or set fleet.seal to hmac on all hosts",
             ) from error

@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,11 @@ from support.waiting import LIMIT_S
 
 PROGRAM = shutil.which("valkey-server") or shutil.which("redis-server")
 needs_valkey = pytest.mark.skipif(PROGRAM is None, reason="no valkey-server, no redis-server")
+
+
+def _option(name, value):
+    """An option as words: the words of a user are options of their own."""
+    return [f"--{name}", *(value.split() if name == "user" else [value])]
 
 
 class ValkeyServer:
@@ -36,7 +42,7 @@ class ValkeyServer:
             "save": "",
             "daemonize": "no",
         } | settings
-        options = [word for name, value in plain.items() for word in (f"--{name}", str(value))]
+        options = [word for name, value in plain.items() for word in _option(name, str(value))]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen([PROGRAM, *options], stdout=log, stderr=log)
         self._wait()
@@ -63,6 +69,6 @@ class ValkeyServer:
             self.process.wait()
             self.path.unlink(missing_ok=True)
 
-    def log(self, **params):
+    def log(self, password="", **params):
         found = FleetParams(url=f"unix://{self.path}", append_s=LIMIT_S)
-        return ValkeyLog(found._replace(**params))
+        return ValkeyLog(replace(found, **params), password)

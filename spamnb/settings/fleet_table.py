@@ -1,0 +1,46 @@
+"""Table of the settings of a fleet. `table` appends it to the others."""
+
+from __future__ import annotations
+
+from spamnb.settings.setting import Setting
+from spamnb.settings.types import TEXT, choice, number, whole
+
+FLEET: tuple[Setting, ...] = (
+    Setting("fleet.url", TEXT,
+        "Server that keeps the log of a fleet: several hosts with one model. "
+        "valkeys://USER@HOST:PORT (Valkey or Redis, with TLS), or unix://PATH. Empty: this host "
+        "is alone.",
+        restart=True),
+    Setting("fleet.name", TEXT,
+        "Name of the fleet; fleets on the same server need different names.", restart=True),
+    Setting("fleet.host", TEXT,
+        "Name of this host, different from all others of the fleet. Empty: the name of the "
+        "machine.",
+        restart=True),
+    Setting("fleet.key_file", TEXT,
+        "File with the key of the fleet, the same on all hosts. Empty: fleet.key in the home.",
+        restart=True),
+    Setting("fleet.password_file", TEXT,
+        "File with the password of the server; only its owner may have access (mode 0600).",
+        restart=True),
+    Setting("fleet.durable", choice("local", "trust"),
+        "local: refuse a server that answers before an entry is on its disk. trust: use it; after "
+        "a crash of the server the hosts may have events that its log lacks, and stop learning.",
+        restart=True),
+    Setting("fleet.seal", choice("chacha20", "hmac"),
+        "How entries are protected from the server: chacha20 encrypts them; hmac lets it read "
+        "them, and needs no package. The same on all hosts.",
+        restart=True),
+    Setting("fleet.fold_s", number(0, 60),
+        "Least time between two folds of new entries. More entries at a time need less CPU time "
+        "each: 1.2 ms with 16, 0.4 with 2,048.",
+        restart=True),
+    Setting("fleet.append_s", number(0.1, 30),
+        "How long the server may take to answer. The model is locked for other corrections "
+        "meanwhile, not for mail.",
+        restart=True),
+    Setting("fleet.keep_events", whole(1000),
+        "How many events the log keeps. A host that is further behind needs a backup of another "
+        "one. 200,000 take 700 MB of the server's memory.",
+        restart=True),
+)  # fmt: skip

@@ -1,0 +1,87 @@
+"""A network between the hosts of a fleet and the server of its log, with faults.
+
+A program of its own, because the hosts are stopped and killed beside it. It reads orders from its
+input, one in a line: the number of a link, and `open`, `cut` (no connections) or `mute` (requests
+arrive, answers do not).
+"""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+
+
+class FleetLinks:
+    """Links from `folder/link0`, `folder/link1`, ... to a socket."""
+
+    def __init__(self, folder, target, count):
+        self.folder = Path(folder)
+        command = [sys.executable, __file__, str(folder), str(target), str(count)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._process.stdout.readline()
+
+    def url(self, number):
+        return f"unix://{self.folder}/link{number}"
+
+    def set(self, number, mode):
+        self._process.stdin.write(f"{number} {mode}\n")
+        self._process.stdin.flush()
+
+    def close(self):
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+
+class _Link:
+    def __init__(self, path, target):
+        self.path, self.target = path, target
+        self.mode = "open"
+        self.writers = set()
+
+    async def listen(self):
+        await asyncio.start_unix_server(self._serve, self.path)
+
+    def set(self, mode):
+        self.mode = mode
+        for writer in list(self.writers) if mode == "cut" else ():
+            writer.close()
+
+    async def _serve(self, reader, writer):
+        if self.mode == "cut":
+            writer.close()
+            return
+        with contextlib.suppress(OSError):
+            there, back = await asyncio.open_unix_connection(self.target)
+            self.writers |= {writer, back}
+            requests = asyncio.create_task(self._copy(reader, back, ("open", "mute")))
+            await asyncio.gather(requests, self._copy(there, writer, ("open",)))
+            self.writers -= {writer, back}
+        writer.close()
+
+    async def _copy(self, reader, writer, modes):
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                if self.mode in modes:
+                    writer.write(data)
+                    await writer.drain()
+        writer.close()
+
+
+async def _main(folder, target, count):
+    links = [_Link(f"{folder}/link{number}", target) for number in range(int(count))]
+    for link in links:
+        await link.listen()
+    print("ready", flush=True)
+    loop = asyncio.get_running_loop()
+    while order := await loop.run_in_executor(None, sys.stdin.readline):
+        number, mode = order.split()
+        links[int(number)].set(mode)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(*sys.argv[1:]))

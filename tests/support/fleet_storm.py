@@ -1,0 +1,237 @@
+"""Three hosts of a fleet as processes, a real server, and faults; afterwards all are compared."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+from spamnb.core.model.events import NO_LABEL, EventKind
+from spamnb.endpoints.control.protocol import ControlClient
+from spamnb.endpoints.fleet.membership import make_key, open_member
+from spamnb.endpoints.fleet.params import FleetParams
+from spamnb.errors import PeerError, StoreError
+from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.fleet.administration import begin
+from spamnb.store.lmdb.store import open_store
+from spamnb.store.maintenance import backup, restore
+from support import fleet_host
+from support.fleet import everything
+from support.fleet_link import FleetLinks
+from support.valkey_server import ValkeyServer
+from support.waiting import LIMIT_S, until
+
+HOSTS = 3
+_SUPPORT = Path(fleet_host.__file__).parent.parent
+
+
+class Host:
+    """One host, and a thread that teaches it until it is told to stop."""
+
+    def __init__(self, folder, number, url):
+        self.number, self.url = number, url
+        self.folder = Path(folder) / f"host{number}"
+        self.home = self.folder / "home"
+        self.folder.mkdir()
+        self.process = None
+        self.taught = 0
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._teach)
+        self.error = None
+
+    def start(self):
+        program = [sys.executable, "-m", fleet_host.__name__]
+        arguments = [self.home, self.folder, self.url, f"host{self.number}"]
+        where = os.environ | {"PYTHONPATH": f"{_SUPPORT}:{_SUPPORT.parent}"}
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen([*program, *map(str, arguments)], stderr=log, env=where)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def _ask(self, op, body, **fields):
+        with ControlClient(self.folder / "c.sock", LIMIT_S) as client:
+            return client.ask(op, body, **fields).header
+
+    def _teach(self):
+        """Teach one thing after the other, each again until it is acknowledged."""
+        chance = random.Random(self.number)
+        try:
+            while not self.stop.is_set():
+                if chance.random() < 0.15:
+                    self._teach_shared(chance)
+                else:
+                    self._teach_own(chance.choice((1, 1, 1, 2, 20)))
+        except BaseException as error:  # noqa: BLE001 - the test shows it
+            self.error = error
+
+    def _teach_own(self, count):
+        """Teach messages that no other host has."""
+        numbers = range(self.taught, self.taught + count)
+        raws = [letter(f"{self.number}.{number}", number % 3) for number in numbers]
+        labels = ["spam" if number % 3 else "ham" for number in numbers]
+        sizes = [len(raw) for raw in raws]
+        self._again(lambda: self._ask("batch", b"".join(raws), sizes=sizes, labels=labels))
+        self.taught += count
+
+    def _teach_shared(self, chance):
+        """Correct or forget one of a few messages that all hosts contradict each other on."""
+        number, label = chance.randrange(6), chance.choice(["ham", "spam", ""])
+        raw = letter(f"shared{number}", number % 2)
+        fields = {"label": label} if label else {}
+        self._again(lambda: self._ask("teach" if label else "forget", raw, **fields))
+
+    def _again(self, ask):
+        """Ask until the host answers; one that is down, or cut off from the log, does not."""
+        end = time.monotonic() + LIMIT_S
+        while True:
+            try:
+                return ask()
+            except (PeerError, OSError):
+                pass
+            except StoreError as error:
+                if not error.transient:
+                    raise
+            assert time.monotonic() < end, "a lesson was never acknowledged"
+            time.sleep(0.02)
+
+
+class Storm:
+    """A fleet in a folder."""
+
+    def __init__(self, folder, seed):
+        self.chance = random.Random(seed)
+        self.server = ValkeyServer(folder).start()
+        self.links = FleetLinks(folder, self.server.path, HOSTS)
+        self.hosts = [Host(folder, number, self.links.url(number)) for number in range(HOSTS)]
+        self.counts: Counter[str] = Counter()
+        self._begin(Path(folder))
+
+    def _begin(self, folder):
+        """Make a small model and its fleet, and give it to all hosts."""
+        first, copy = self.hosts[0], folder / "backup"
+        with Filter.open(first.home, create=True, recipe=new_recipe(), history=False) as model:
+            model.learn(letter("h1", 0), "ham")
+            model.learn(letter("s1", 1), "spam")
+        make_key(first.home / "fleet.key")
+        params = FleetParams(url=first.url, host="host0")
+        member = open_member(params, first.home)
+        with closing(open_store(first.home)) as store, closing(member.log):
+            begin(store, member)
+        backup(first.home, copy)
+        for host in self.hosts[1:]:
+            restore(copy, host.home)
+            shutil.copy(first.home / "fleet.key", host.home)
+        for host in self.hosts:
+            host.start()
+            host.thread.start()
+
+    def rage(self, seconds):
+        """Do one fault after the other, when all hosts have been taught something."""
+        until(lambda: all(host.taught for host in self.hosts), "the hosts to be taught")
+        end = time.monotonic() + seconds
+        faults = [self._kill_host, self._kill_server, self._cut, self._mute, self._pause_host]
+        while time.monotonic() < end:
+            self.chance.choice(faults)()
+            time.sleep(self.chance.uniform(0.1, 1))
+
+    def _kill_host(self):
+        host = self.chance.choice(self.hosts)
+        host.kill()
+        host.start()
+        self.counts["hosts killed"] += 1
+
+    def _kill_server(self):
+        self.server.kill()
+        time.sleep(self.chance.uniform(0, 0.5))
+        self.server.start()
+        self.counts["servers killed"] += 1
+
+    def _cut(self):
+        self._disturb("cut", self.chance.uniform(0.05, 1))
+
+    def _mute(self):
+        self._disturb("mute", self.chance.uniform(0.05, 2))
+
+    def _disturb(self, mode, seconds):
+        number = self.chance.randrange(HOSTS)
+        self.links.set(number, mode)
+        time.sleep(seconds)
+        self.links.set(number, "cut")  # a connection that lost an answer is of no use
+        self.links.set(number, "open")
+        self.counts[mode] += 1
+
+    def _pause_host(self):
+        """Stop a host longer than its answers and its pen may take."""
+        process = self.chance.choice(self.hosts).process
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(self.chance.uniform(0.1, 6))
+        process.send_signal(signal.SIGCONT)
+        self.counts["hosts paused"] += 1
+
+    def settle(self):
+        """End all lessons when all hosts are up; stop the hosts when they have folded the log."""
+        taught = [host.taught for host in self.hosts]
+        until(lambda: all(map(int.__lt__, taught, (host.taught for host in self.hosts))), "lessons")
+        for host in self.hosts:
+            host.stop.set()
+        for host in self.hosts:
+            host.thread.join(LIMIT_S)
+            assert host.error is None, host.error
+            assert not host.thread.is_alive()
+        with closing(self.server.log(durable="trust")) as log:
+            head = log.head()
+            for host in self.hosts:
+                until(lambda host=host: self._seq(host) == head.seq, f"host{host.number}")
+        for host in self.hosts:
+            host.process.terminate()
+            assert host.process.wait(LIMIT_S) == 0
+        return head
+
+    def _seq(self, host):
+        with closing(open_store(host.home, readonly=True)) as store, store.read() as view:
+            return view.position().seq
+
+    def compare(self, head):
+        """Compare all hosts, and count what each message was taught."""
+        stores = [open_store(host.home, readonly=True) for host in self.hosts]
+        found = [everything(store) for store in stores]
+        assert all(one == found[0] for one in found)
+        with stores[0].read() as view:
+            assert view.position()[:3] == (head.epoch, head.seq, head.chain)
+            events = list(view.events())
+        for store in stores:
+            store.close()
+        learnt = Counter(
+            event.digest
+            for event in events
+            if event.kind is EventKind.LEARN and event.before == NO_LABEL
+            if "shared" not in event.message_id and event.seq > 2
+        )
+        assert set(learnt.values()) == {1}
+        assert len(learnt) == sum(host.taught for host in self.hosts)
+        return self.counts | {"events": len(events)}
+
+    def close(self):
+        for host in self.hosts:
+            host.stop.set()
+            if host.process is not None:
+                host.kill()
+        self.links.close()
+        self.server.kill()
+
+
+def letter(name, kind):
+    """A message that shares words with the others of its kind."""
+    text = ("the minutes of our meeting", "cheap pills and a bonus", "a casino offer for you")[kind]
+    head = f"From: ann@a.example\nSubject: {text}\nMessage-ID: <{name}@a.example>\n"
+    return f"{head}\n{text} {name}\n".encode()
