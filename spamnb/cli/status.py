@@ -79,6 +79,10 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
     spool = facts.get("spool")
     if spool:
         rows.append(("spool", f"{spool['waiting']} waiting, {spool['set_aside']} set aside"))
+    fleet = facts.get("fleet")
+    if fleet:
+        folded = f"{fleet['folded_entries']} entries folded"
+        rows.append(("fleet", f"{folded}, last at the log's end {_span(fleet['lag_s'])} ago"))
     return rows
 
 

@@ -40,7 +40,7 @@ _DAY_US = 86_400_000_000
 _PATH = re.compile(r"(?<!\S)(?!(?<=the )home/)\S*/[^\s:]*")
 """a word with a slash; a path with blanks has several, and words between them remain"""
 
-_PRIVATE = ("home", "unreadable", "spool_problems", "mailboxes_away")
+_PRIVATE = ("home", "unreadable", "spool_problems", "mailboxes_away", "fleet")
 """facts with paths of this machine, or with names of users and servers"""
 
 Facts = dict[str, Any]
@@ -92,6 +92,8 @@ def warnings(facts: Mapping[str, Any], quiet_days: int = QUIET_DAYS) -> list[str
         found.append("bypass is on: all mail passes unscanned")
     if facts.get("clock"):
         found.append(facts["clock"])
+    if facts.get("fleet", {}).get("fault"):
+        found.append(f"this host does not follow its fleet: {facts['fleet']['fault']}")
     model = facts.get("model")
     if model:
         found += _model_warnings(model, quiet_days)
@@ -224,6 +226,11 @@ def gauges(facts: Mapping[str, Any]) -> dict[str, float]:
     found["quarantine_messages"] = facts.get("quarantine", {}).get("messages", 0)
     found["quarantine_bytes"] = facts.get("quarantine", {}).get("bytes", 0)
     found["spool_waiting"] = facts.get("spool", {}).get("waiting", 0)
+    fleet = facts.get("fleet")
+    if fleet:
+        found["fleet_following"] = float(not fleet["fault"])
+        found["fleet_lag_seconds"] = fleet["lag_s"]
+        found["fleet_folded_entries"] = fleet["folded_entries"]
     model = facts.get("model") or {}
     found["model_usable"] = float(bool(model))
     for name in ("features", "events", "store_bytes", "store_limit_bytes"):

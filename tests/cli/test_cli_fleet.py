@@ -1,0 +1,134 @@
+"""A fleet from the command line: begin it, join it, learn on each host, leave it."""
+
+import shutil
+
+import pytest
+from support.cli import ONE_HAM, ONE_SPAM, SAMPLE, spamnb
+from support.fleet import everything
+from support.valkey_server import ValkeyServer, needs_valkey
+
+from spamnb.store.lmdb.store import open_store
+
+pytestmark = [pytest.mark.usefixtures("alone"), needs_valkey]
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A server that the settings of this process name."""
+    running = ValkeyServer(tmp_path).start()
+    monkeypatch.setenv("SPAMNB_FLEET_URL", f"unix://{running.path}")
+    monkeypatch.setenv("SPAMNB_FLEET_APPEND_S", "30")
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def homes(trained, tmp_path, server, monkeypatch):
+    """The homes of two hosts of a fleet."""
+    first, second = shutil.copytree(trained, tmp_path / "a"), tmp_path / "b"
+    done = spamnb(first, "fleet", "init")
+    assert done.code == 0, done.err
+    assert spamnb(first, "backup", tmp_path / "copy").code == 0
+    assert spamnb(second, "restore", tmp_path / "copy").code == 0
+    shutil.copy(first / "fleet.key", second)
+    return first, second
+
+
+def contents(home):
+    store = open_store(home, readonly=True)
+    try:
+        return everything(store)
+    finally:
+        store.close()
+
+
+def on(monkeypatch, home, *arguments):
+    """Run a command as the host of this home."""
+    monkeypatch.setenv("SPAMNB_FLEET_HOST", home.name)
+    return spamnb(home, *arguments)
+
+
+def test_hosts_that_join_by_a_backup_learn_together(homes, monkeypatch):
+    """What is taught on one host is on the other one before that is taught, or asks."""
+    first, second = homes
+    assert contents(first) == contents(second)
+    assert on(monkeypatch, first, "correct", "spam", ONE_HAM).code == 0
+    status = on(monkeypatch, second, "fleet", "status", "--json").json[0]
+    assert (status["lag_events"], status["fault"]) == (1, "")
+    assert on(monkeypatch, second, "correct", "ham", ONE_SPAM).code == 0
+    assert on(monkeypatch, first, "forget", SAMPLE / "ham" / "0002.eml").code == 0
+    assert on(monkeypatch, second, "correct", "ham", ONE_HAM).code == 0
+    status = on(monkeypatch, second, "fleet", "status", "--json").json[0]
+    assert (status["lag_events"], status["log_seq"]) == (0, status["seq"])
+    assert "lag events" in on(monkeypatch, first, "fleet", "status").out
+    assert on(monkeypatch, first, "undo", status["seq"] - 2).code == 0
+    assert on(monkeypatch, second, "correct", "spam", ONE_SPAM).code == 0
+    assert on(monkeypatch, first, "forget", ONE_SPAM).code == 0
+    assert on(monkeypatch, second, "forget", SAMPLE / "ham" / "0003.eml").code == 0
+    ahead, behind = contents(second)[0]["events"], contents(first)[0]["events"]
+    assert ahead[: len(behind)] == behind
+    assert len(ahead) == len(behind) + 1
+    assert spamnb(first, "check").code == spamnb(second, "check").code == 0
+
+
+def test_without_the_server_nothing_is_learnt(homes, server, monkeypatch):
+    """A host that is cut off says that the log does not answer, and leaves its model unchanged."""
+    server.kill()
+    before = contents(homes[0])
+    done = on(monkeypatch, homes[0], "correct", "spam", ONE_HAM)
+    assert (done.code, "does not answer" in done.err) == (3, True)
+    assert on(monkeypatch, homes[0], "fleet", "status").code == 1
+    assert on(monkeypatch, homes[0], "score", ONE_HAM).code in {0, 1}
+    assert contents(homes[0]) == before
+
+
+def test_a_home_of_a_fleet_learns_through_the_log_only(homes, monkeypatch):
+    """Without [fleet] in the settings, and in bulk without a daemon, training is refused."""
+    monkeypatch.delenv("SPAMNB_FLEET_URL")
+    for command in (
+        ("correct", "spam", ONE_HAM),
+        ("train", SAMPLE / "spam", SAMPLE / "ham"),
+    ):
+        done = spamnb(homes[0], *command)
+        assert (done.code, "fleet" in done.err) == (3, True)
+    assert spamnb(homes[0], "fleet", "status").code == 2
+    assert spamnb(homes[0], "fleet", "leave").code == 0
+    assert spamnb(homes[0], "correct", "spam", ONE_HAM).code == 0
+
+
+def test_a_fleet_begins_once(homes, trained, tmp_path, server):
+    """A second fleet of the same name is refused; `init` on a host of the fleet changes nothing."""
+    before = contents(homes[0])
+    assert spamnb(homes[0], "fleet", "init").code == 0
+    assert contents(homes[0]) == before
+    other = shutil.copytree(trained, tmp_path / "other")
+    done = spamnb(other, "fleet", "init")
+    assert (done.code, "already" in done.err) == (3, True)
+    assert spamnb(other, "correct", "spam", ONE_HAM).code == 3
+    assert spamnb(other, "fleet", "status").code == 3
+
+
+def test_a_log_that_was_lost_is_made_anew(homes, server, monkeypatch):
+    """With the log gone nothing is learnt; `init` makes it anew, and all hosts go on."""
+    first, second = homes
+    assert on(monkeypatch, first, "correct", "spam", ONE_HAM).code == 0
+    assert on(monkeypatch, second, "correct", "spam", SAMPLE / "ham" / "0002.eml").code == 0
+    assert on(monkeypatch, first, "correct", "spam", SAMPLE / "ham" / "0003.eml").code == 0
+    server.kill()
+    shutil.rmtree(server.folder / "appendonlydir")
+    server.start()
+    assert on(monkeypatch, second, "correct", "ham", ONE_HAM).code == 3
+    assert spamnb(first, "fleet", "init").code == 0
+    assert on(monkeypatch, first, "correct", "ham", ONE_HAM).code == 0
+    done = on(monkeypatch, second, "correct", "ham", SAMPLE / "ham" / "0002.eml")
+    assert (done.code, "backup" in done.err) == (3, True)
+    assert spamnb(first, "backup", server.folder / "again").code == 0
+    assert spamnb(second, "restore", server.folder / "again", "--force").code == 0
+    assert on(monkeypatch, second, "correct", "ham", SAMPLE / "ham" / "0002.eml").code == 0
+
+
+def test_a_key_that_others_can_read_is_refused(homes, monkeypatch):
+    """The key of the fleet is secret: a file that other users can read is not used."""
+    (homes[0] / "fleet.key").chmod(0o644)
+    done = on(monkeypatch, homes[0], "correct", "spam", ONE_HAM)
+    assert (done.code, "chmod" in done.err) == (3, True)
