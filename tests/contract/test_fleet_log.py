@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.valkey_server import ValkeyServer, needs_valkey
 
-from spamnb.errors import LogAwayError
+from spamnb.errors import FleetError, LogAwayError
 from spamnb.store.fleet.fleet_log import START, Draft, Head, LogEntry, Outcome
 from spamnb.store.fleet.memory_log import MemoryLog
 from spamnb.store.fleet.position import next_chain
@@ -199,6 +199,18 @@ def test_the_user_of_the_manual_suffices(tmp_path):
             running.log(password="y", url=f"unix://spamnb@{running.path}").head()
     finally:
         running.kill()
+
+
+@needs_valkey
+def test_keys_of_another_program_are_not_a_log(server):
+    """Keys that hold something else raise an error that names them, and nothing else."""
+    log = server.log(name="foreign")
+    log._client.hset("{foreign}:state", mapping={"epoch": "e", "seq": "x", "chain": ""})
+    log._client.xadd("{foreign}:log", {"a": "b"})
+    for read in (log.head, lambda: list(log.entries(0))):
+        with pytest.raises(FleetError, match="foreign"):
+            read()
+    log.close()
 
 
 @needs_valkey

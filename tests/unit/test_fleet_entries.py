@@ -1,5 +1,7 @@
 """Entries of a fleet's log: bodies as bytes, their seals, and what a host refuses."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,13 +12,21 @@ from support.stores import RECIPE, SPAM, event_for, mail
 from spamnb.core.features.extract import Words
 from spamnb.errors import (
     FleetError,
+    LimitError,
     RefusedError,
     StoreAccessError,
     StoreDamagedError,
     StoreVersionError,
 )
+from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.requests import Source
+from spamnb.service.feedback.review_queue import ReviewQueue
+from spamnb.service.feedback.service import FeedbackService
+from spamnb.service.feedback.trust import keys_of
+from spamnb.service.feedback.types import Feedback
 from spamnb.service.fleet import fleet_store
+from spamnb.service.limits import TeachingRules
 from spamnb.store.fleet.body import decode_body, encode_body
 from spamnb.store.fleet.fleet_log import Draft, Outcome
 from spamnb.store.fleet.memory_log import MemoryLog
@@ -230,6 +240,22 @@ def test_a_store_that_fails_after_the_append_gives_the_receipt():
     assert model.learn(letter(1), "spam").event == 1
     assert log.head().seq == 1
     assert everything(store)[0]["totals"][2] == 1
+
+
+def test_a_daily_quota_holds_for_all_hosts(tmp_path):
+    """A user's changes on other hosts count against the user's quota on this one."""
+    log, rules = MemoryLog(), TeachingRules(user_per_day=1)
+    here, there = (joined(MemoryStore(RECIPE), log, host) for host in "ab")
+    service = FeedbackService(here, ReviewQueue(tmp_path), rules)
+    asked = Feedback("spam", letter(1), user="ann", channel="imap", trust="user")
+    assert service.teach(asked).state == "review"
+    assert service.teach(replace(asked, raw=letter(2), trust="admin")).state == "learnt"
+    there.correct(letter(3), "spam", source=Source("ann", "imap"))
+    (key,) = keys_of(asked, rules, proven=True)
+    service._quota.check([key], now_us())
+    here.store.follow()
+    with pytest.raises(LimitError):
+        service._quota.check([key], now_us())
 
 
 def test_the_log_refuses_what_it_has():

@@ -61,18 +61,16 @@ class ValkeyLog:
         self._is_checked = False
 
     def head(self) -> Head | None:
-        state = self._call(lambda: self._client.hmget(self._keys[0], ["epoch", "seq", "chain"]))
-        if state[0] is None:
-            return None
-        return Head(state[0].decode(), int(state[1]), state[2].decode())
+        return self._call(
+            lambda: _head(self._client.hmget(self._keys[0], ["epoch", "seq", "chain"]))
+        )
 
     def make(self, head: Head) -> bool:
         return bool(self._script(scripts.MAKE, head.epoch, head.seq, head.chain))
 
     def append(self, draft: Draft) -> Outcome:
         keep = self._params.keep_events
-        outcome = self._script(scripts.APPEND, *draft, keep)
-        return Outcome(outcome.decode())
+        return Outcome(self._script(scripts.APPEND, *draft, keep).decode())
 
     def entries(self, after: int, wait_s: float = 0.0) -> Iterator[LogEntry]:
         page = FIRST_PAGE
@@ -85,10 +83,8 @@ class ValkeyLog:
     def _page(self, after: int, count: int, wait_s: float) -> list[LogEntry]:
         block = max(int(min(wait_s, LONGEST_WAIT_S) * 1000), 1) if wait_s else None
         client = self._waiting if wait_s else self._client
-        streams = self._call(
-            lambda: client.xread({self._keys[1]: f"{after}-0"}, count=count, block=block)
-        )
-        return [_entry(name, fields) for _, entries in streams or () for name, fields in entries]
+        stream = {self._keys[1]: f"{after}-0"}
+        return self._call(lambda: _entries(client.xread(stream, count=count, block=block)))
 
     def take_pen(self, host: str, ms: int) -> bool:
         return bool(self._script(scripts.TAKE_PEN, host, ms))
@@ -110,6 +106,11 @@ class ValkeyLog:
                 self._check_server()
                 self._is_checked = True
             return run()
+        except (KeyError, ValueError, TypeError) as error:
+            raise FleetError(
+                f"the keys of {self._keys[0]} on the server are not a fleet's log: {error!r}",
+                hint="set fleet.name to a name that no other program uses",
+            ) from error
         except self._faults as error:
             self._is_checked = False
             raise LogAwayError(
@@ -128,6 +129,16 @@ class ValkeyLog:
                     f"the server of the fleet's log may lose entries: {name} is {found.get(name)}",
                     hint=f"set {name} {value}, or fleet.durable to trust",
                 )
+
+
+def _head(state: list[Any]) -> Head | None:
+    if state[0] is None:
+        return None
+    return Head(state[0].decode(), int(state[1]), state[2].decode())
+
+
+def _entries(streams: Any) -> list[LogEntry]:
+    return [_entry(name, fields) for _, entries in streams or () for name, fields in entries]
 
 
 def _entry(name: bytes, fields: dict[bytes, bytes]) -> LogEntry:

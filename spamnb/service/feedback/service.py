@@ -42,6 +42,7 @@ from spamnb.service.feedback.trust import (
     policy_for,
 )
 from spamnb.service.feedback.types import Answer, Feedback, Trust
+from spamnb.service.fleet.fleet_store import FleetStore
 from spamnb.service.limits import TeachingRules
 from spamnb.service.telemetry.metrics import Meters
 from spamnb.store.rows.codec import encode_event
@@ -73,6 +74,8 @@ class FeedbackService:
         self._counting = threading.Lock()
         self._quota = DailyQuota(self.rules)
         self._counted_today = False
+        if isinstance(model.store, FleetStore):
+            model.store.on_fold = self._count_folded
 
     @property
     def documents(self) -> bool:
@@ -330,15 +333,27 @@ class FeedbackService:
             for count, event in enumerate(view.events(newest_first=True)):
                 if event.time_us // DAY_US != now // DAY_US or count == _MAX_COUNTED_EVENTS:
                     break
-                size = len(encode_event(event))
-                for trust in _possible_trust(event):
-                    sender = Feedback("", user=event.user, trust=trust)
-                    self._quota.note(keys_of(sender, self.rules, proven=True), now, size)
+                self._count_event(event, now)
         for entry in self.review_queue.entries():
             if entry.time_us // DAY_US == now // DAY_US and entry.trust != "admin":
-                trust = "user" if entry.trust == "user" else "stranger"
+                trust: Trust = "user" if entry.trust == "user" else "stranger"
                 sender = Feedback("", user=entry.user, trust=trust, client=entry.client)
                 self._quota.note(keys_of(sender, self.rules, proven=False), now)
+
+    def _count_folded(self, events: Sequence[Event]) -> None:
+        """Count today's changes of other hosts, so that a quota holds for the whole fleet."""
+        now = now_us()
+        with self._counting:
+            events = events if self._counted_today else ()
+        for event in events:
+            if event.time_us // DAY_US == now // DAY_US:
+                self._count_event(event, now)
+
+    def _count_event(self, event: Event, now: int) -> None:
+        size = len(encode_event(event))
+        for trust in _possible_trust(event):
+            sender = Feedback("", user=event.user, trust=trust)
+            self._quota.note(keys_of(sender, self.rules, proven=True), now, size)
 
 
 def _answer(receipt: Receipt) -> Answer:

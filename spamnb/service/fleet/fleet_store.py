@@ -21,7 +21,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -32,7 +32,7 @@ from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Event, Recipe
 from spamnb.errors import FleetError, LogAwayError, RefusedError, StoreError
 from spamnb.service.engine.words import MergedWords
-from spamnb.service.fleet.fold import fold, open_entries
+from spamnb.service.fleet.fold import OpenEntry, fold, open_entries
 from spamnb.store.contract import ReadView, Store, WriteView
 from spamnb.store.fleet.body import encode_body
 from spamnb.store.fleet.fleet_log import (
@@ -152,6 +152,8 @@ class FleetStore:
         self._store = store
         self._member = member
         self._following = threading.Lock()
+        self.on_fold: Callable[[Sequence[Event]], None] = lambda _: None
+        """is called with the events of other hosts, when they are in the store"""
 
     @property
     def recipe(self) -> Recipe:
@@ -246,8 +248,7 @@ class FleetStore:
                 opened = open_entries(entries, position, self._member.sealer)
                 position = opened[-1].after
                 done += len(opened)
-                while opened:
-                    opened = opened[self._store.transact(partial(fold, entries=opened)) :]
+                self._fold(opened)
             if position.seq < head.seq:
                 raise FleetError(
                     f"the log ends with event {head.seq}, and lacks those after event"
@@ -255,6 +256,13 @@ class FleetStore:
                     hint="restore a backup of another host",
                 )
             return done
+
+    def _fold(self, opened: list[OpenEntry]) -> None:
+        left = opened
+        while left:
+            left = left[self._store.transact(partial(fold, entries=left)) :]
+        host = self._member.host
+        self.on_fold([event for entry in opened if entry.host != host for event in entry.events])
 
     def wait(self, wait_s: float) -> bool:
         """Wait until the log has an entry that this host lacks; False if none came."""

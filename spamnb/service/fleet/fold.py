@@ -30,6 +30,7 @@ from spamnb.store.fleet.seal import Place, Sealer
 class OpenEntry(NamedTuple):
     """An entry with its events and the position after it."""
 
+    host: str
     events: tuple[Event, ...]
     words: Words
     before: int
@@ -68,7 +69,7 @@ def _opened(entry: LogEntry, position: FleetPosition, sealer: Sealer) -> OpenEnt
     if entry.first + len(events) != entry.last + 1:
         raise FleetError(f"the entry that ends with event {entry.last} has {len(events)} events")
     after = position.after(entry.last, entry.chain, entry.host, entry.upto)
-    return OpenEntry(events, words, position.seq, after)
+    return OpenEntry(entry.host, events, words, position.seq, after)
 
 
 def fold(view: WriteView, entries: Sequence[OpenEntry]) -> int:
