@@ -98,3 +98,20 @@ def test_signals_and_clients_that_leave_do_not_end_the_filter(home):
         assert mta.send(SPAM)[0] == 250
         until(lambda: mta.delivered(body(SPAM), ".Junk"), "the spam")
         assert mta.delivered(b"half") == []
+
+
+def test_opensmtpd_ends_with_its_filter_and_the_sender_keeps_the_mail(home):
+    """After `kill -9` of the filter no message gets a 250, and none is delivered by half."""
+    with daemon_in(home), OpenSmtpd(home / "scan.sock").ready() as mta:
+        with smtplib.SMTP("127.0.0.1", mta.port, timeout=LIMIT_S) as client:
+            client.ehlo()
+            client.mail("a@example.net")
+            client.rcpt("alice@example.org")
+            assert client.docmd("DATA")[0] == 354
+            client.send(b"Subject: half\r\n\r\ntext\r\n")
+            os.kill(mta.filter_process(), signal.SIGKILL)
+            mta.process.wait(LIMIT_S)
+            with pytest.raises(smtplib.SMTPServerDisconnected):
+                client.docmd(".")
+            client.close()
+        assert mta.delivered(b"half") == mta.delivered(b"half", ".Junk") == []

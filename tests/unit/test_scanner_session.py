@@ -112,6 +112,28 @@ def test_replies_of_spamd_to_the_letter(verb, version, reply):
     assert one.session.closed
 
 
+@pytest.mark.parametrize(
+    ("data", "reply"),
+    [
+        (spamd("CHECK", body=b"x" * 2000), b"65 EX_DATAERR the message is too large"),
+        (spamd("CHECK", Compress="zlib"), b"65 EX_DATAERR"),
+        (spamd("TELL", Message_class="eggs", Set="local"), b"65 EX_DATAERR Message-class"),
+        (
+            b"CHECK SPAMC/1.5\r\nContent-length: -1\r\n\r\n",
+            b"76 EX_PROTOCOL invalid Content-length",
+        ),
+        (b"CHECK SPAMC/1.5\r\nno header\r\n\r\n", b"76 EX_PROTOCOL invalid header line"),
+        (spamd("CHECK") + b"more", b"76 EX_PROTOCOL more bytes than"),
+    ],
+)
+def test_errors_of_spamd(data, reply):
+    """Each error has its code and its name; no scan is made."""
+    one = Driver(size_limit_bytes=1000).feed(data)
+    assert one.sent.startswith(b"SPAMD/1.1 " + reply), one.sent
+    assert one.session.closed
+    assert one.requests == one.questions == []
+
+
 def test_small_commands_of_spamd():
     """PING needs no message, SKIP gets no reply, an unknown command an error."""
     assert Driver().feed(b"PING SPAMC/1.2\r\n").sent == b"SPAMD/1.5 0 PONG\r\n"
