@@ -134,6 +134,24 @@ def test_errors_of_spamd(data, reply):
     assert one.requests == one.questions == []
 
 
+@pytest.mark.parametrize(
+    ("result", "spam", "symbol"),
+    [
+        (HAM, "False ; 1.2", "DELIVER"),
+        (advised("unsure", score=2.5), "False ; 2.5", "UNSURE"),
+        (JUNK, "True ; 7.5", "JUNK"),
+        (advised("junk", "quarantine"), "True ; 7.5", "JUNK"),
+        (advised("reject", "reject", score=9.5), "True ; 9.5", "REJECT"),
+        (UNSCANNED, "False ; 0.0", "UNSCANNED"),
+    ],
+)
+def test_decisions_in_the_words_of_spamassassin(result, spam, symbol):
+    """5.0 is the line to junk; an unscanned message is no spam, and its symbol says why."""
+    reply = Driver(result).feed(spamd("SYMBOLS")).sent
+    assert f"\r\nSpam: {spam} / 5.0\r\n".encode() in reply
+    assert reply.endswith(f"\r\n\r\nSPAMNB_{symbol}".encode())
+
+
 def test_small_commands_of_spamd():
     """PING needs no message, SKIP gets no reply, an unknown command an error."""
     assert Driver().feed(b"PING SPAMC/1.2\r\n").sent == b"SPAMD/1.5 0 PONG\r\n"
@@ -195,6 +213,7 @@ def test_the_old_rspamd_reply_to_the_letter():
     ("result", "action"),
     [
         (HAM, "no action"),
+        (advised("unsure", score=2.5), "no action"),
         (JUNK, "add header"),
         (advised(mail_action="quarantine"), "add header"),
         (advised(mail_action="tag", tag=b"[SPAM] "), "rewrite subject"),
