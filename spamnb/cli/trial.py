@@ -12,6 +12,7 @@ import click
 from spamnb.cli.help import CommandGroup, command
 from spamnb.cli.labels import label_finder
 from spamnb.cli.options import Count
+from spamnb.cli.printing import progress_bar
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.cli.trial_text import show_report
 from spamnb.errors import CorpusError, UserError
@@ -97,14 +98,12 @@ def maildir(session: CliSession, /, folders: tuple[str, ...], **given: Any) -> N
         for span in units(root)
     ]
     settings = session.settings
-    judged = judge(
-        TrialMail(
-            in_order(named, given["last"] or 0),
-            mark_of,
-            filed_by_other=not given["asked"] and given["labels_by"] == "folders",
-        ),
-        Options(local=settings.local, costs=settings.costs),
-    )
+    by_other = not given["asked"] and given["labels_by"] == "folders"
+    mail = TrialMail(in_order(named, given["last"] or 0), mark_of, filed_by_other=by_other)
+    with progress_bar("judging") as bar:
+        progress = (lambda done, total: bar(done, total, "")) if bar else None
+        options = Options(local=settings.local, costs=settings.costs, progress=progress)
+        judged = judge(mail, options)
     if not judged.pairs:
         raise CorpusError(
             f"none of {judged.unmarked} messages has a verdict of another filter",

@@ -60,6 +60,9 @@ def _share(errors: Errors) -> str:
 def _sample(report: TrialReport, shown: int) -> None:
     found = report.sample
     say()
+    if not found.messages:
+        say("every message that would lie in another folder has a label")
+        return
     say(f"{found.messages} messages without a label would lie in another folder; drawn:")
     rows = [
         (one.ident, f"{stratum.weight:.2f}", stratum.own, stratum.other, one.name)
@@ -72,7 +75,7 @@ def _sample(report: TrialReport, shown: int) -> None:
     if found.answered:
         say(f"by {found.answered} answers spamnb is right on {found.own_right:.0f} of "
             f"{found.messages} ({found.low:.0f} to {found.high:.0f})")  # fmt: skip
-    elif rows:
+    else:
         say("write `ham ID` or `spam ID` of each into a file, and give it with --answers")
 
 

@@ -54,8 +54,10 @@ def judge(mail: TrialMail, options: Options) -> JudgedMail:
     marks: list[FilterMark | None] = []
 
     def readable() -> Iterator[tuple[bytes, str]]:
-        for span, label in mail.spans:
+        for number, (span, label) in enumerate(mail.spans, 1):
             read = read_unit(span)
+            if options.progress:
+                options.progress(number, len(mail.spans))
             if isinstance(read, SourceMessage):
                 names.append(read.name)
                 labels.append(label)
