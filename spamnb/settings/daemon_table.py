@@ -299,6 +299,16 @@ SERVING: tuple[Setting, ...] = (
     Setting("console.users_release", choice("all", "junk", "no"),
         "Which messages in quarantine users may release to themselves: all, those that were not "
         "to be rejected, or none."),
+    Setting("digest.at", TEXT,
+        "Time of the day at which users get a mail about new messages in quarantine, such as "
+        '"07:00". Empty: no mails. It needs the console with console.url.'),
+    Setting("digest.smtp", ADDRESS,
+        "The server that delivers these mails. It must not pass them to spamnb."),
+    Setting("digest.sender", TEXT,
+        "Sender of these mails, such as postmaster@example.org."),
+    Setting("digest.links", choice("act", "login"),
+        "Where links lead: to one message, which they can release to the recipient of the mail "
+        "without a login, or to the login."),
 )  # fmt: skip
 
 LISTENERS = NamedSections(

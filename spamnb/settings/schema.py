@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
 from spamnb.core.policy.actions import ActionMap, Fallbacks
+from spamnb.endpoints.console.digest.plan import DigestPlan, digest_plan
 from spamnb.endpoints.fleet.params import FleetParams
 from spamnb.endpoints.imap.params import ImapParams
 from spamnb.endpoints.net.address import Address
@@ -258,6 +259,7 @@ class Settings:
     trial: TrialSettings = field(default_factory=TrialSettings)
     console: ConsoleSettings = field(default_factory=ConsoleSettings)
     fleet: FleetParams = field(default_factory=FleetParams)
+    digest: DigestPlan = field(default_factory=DigestPlan)
     listener: Mapping[str, ListenerSettings] = field(default_factory=dict)
     domain: Mapping[str, ActionMap] = field(default_factory=dict)
     imap: Mapping[str, ImapParams] = field(default_factory=dict)
@@ -290,6 +292,7 @@ SECTIONS: dict[str, Callable[..., Any]] = {
     "trial": trial_settings,
     "console": console_settings,
     "fleet": FleetParams,
+    "digest": digest_plan,
 }
 MEMBERS: dict[str, Callable[..., Any]] = {
     "listener": ListenerSettings,

@@ -113,6 +113,11 @@ def release_problems(settings: Settings) -> Iterator[UserError]:
 
 def console_problems(settings: Settings) -> Iterator[UserError]:
     """Yield an error if the console is wanted and its packages are not installed."""
+    if settings.digest.at and not (settings.console.address and settings.console.url):
+        yield UserError(
+            "digest.at needs console.address and console.url",
+            hint="links of the mails lead to console.url",
+        )
     wanted = ("starlette", "uvicorn", "jinja2", "nh3")
     missing = [name for name in wanted if find_spec(name) is None]
     if settings.console.address and missing:

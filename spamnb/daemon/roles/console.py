@@ -22,6 +22,7 @@ from spamnb.daemon.processes.verdict_feed import FeedReader
 from spamnb.daemon.roles.learner_main import learning_of
 from spamnb.endpoints.console.app import ConsoleApp
 from spamnb.endpoints.console.callers import Callers
+from spamnb.endpoints.console.digest.rounds import Digests, DigestSending
 from spamnb.endpoints.console.digest.signed_links import SignedLinks
 from spamnb.endpoints.console.event_stream import EventHub
 from spamnb.endpoints.console.pages.app import ConsoleUsers
@@ -47,6 +48,8 @@ TURN_S = 1.0
 LOOK_S = 0.25
 """interval of looks at the verdict feed; each takes some microseconds"""
 MINUTE_S = 60
+DIGEST_S = 60.0
+"""interval of looks whether digests are due"""
 ASK_S = 10.0
 """how long a request waits for the learner"""
 _LAST_REQUESTS_S = 60.0
@@ -77,13 +80,14 @@ class _ConsoleProcess:
         self._home = Path(start.home)
         self._events = EventHub()
         self._tokens = TokenFile(self._home)
+        self._digests = Digests(self._home, log)
         self._run_name = f"{start.parent} {shared.started_us}"
         self._series_due = 0
 
     async def run(self, settings: Settings) -> None:
         """Serve until told to stop."""
         slot, child_loop = self._start.slot, ChildLoop(self._orders, self._log)
-        self._site = self._open(settings)
+        self._site, self._settings = self._open(settings), settings
         version: str = sys.modules["spamnb"].__version__
         sessions = SessionStore(self._home)
         visitors = Visitors(sessions)
@@ -98,6 +102,7 @@ class _ConsoleProcess:
         serving.add_done_callback(lambda _: child_loop.stop.set())
         child_loop.follow(partial(self._apply_settings, app, visitors))
         publishing = asyncio.create_task(self._publish())
+        digesting = asyncio.create_task(self._send_digests(visitors))
         self._shared.set_state(slot, ProcessState.READY)
         async for _ in child_loop.turns(TURN_S):
             self._shared.beat(slot)
@@ -105,6 +110,8 @@ class _ConsoleProcess:
             await asyncio.to_thread(self._turn)
         self._shared.set_state(slot, ProcessState.LEAVING)
         publishing.cancel()
+        self._digests.stop()
+        digesting.cancel()
         self._events.close()
         server.should_exit = True
         await serving
@@ -122,6 +129,19 @@ class _ConsoleProcess:
                 self._events.publish("verdict", verdict)
             if missed:
                 self._events.publish("missed", {"events": missed})
+
+    async def _send_digests(self, visitors: Visitors) -> None:
+        """Send the mails about the quarantine when they are due."""
+        while True:
+            plan, url = self._settings.digest, self._settings.console.url
+            if plan.at:
+                sending = DigestSending(self._site, plan, url, visitors.addresses())
+                try:
+                    await asyncio.to_thread(self._digests.send_due, sending, time.time())
+                except SpamnbError as error:
+                    self._log({"event": "digest", "level": "warning", "error": str(error)}
+                              | {"hint": error.hint})  # fmt: skip
+            await asyncio.sleep(DIGEST_S)
 
     def _turn(self) -> None:
         """Index new verdicts, for a turn at most; each minute, note how the counters grew."""
@@ -177,6 +197,7 @@ class _ConsoleProcess:
             self._log({"event": "settings not reloaded", "level": "error", "error": str(error)}
                       | {"hint": error.hint})  # fmt: skip
             return
+        self._settings = settings
         visitors.apply_settings(_page_rights(settings, self._home))
         app.apply_settings(self._site, settings.console.url)
         asyncio.get_running_loop().call_later(_LAST_REQUESTS_S, self._close, old)

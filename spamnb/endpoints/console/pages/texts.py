@@ -184,6 +184,18 @@ TEXTS: Final[Mapping[str, str]] = {
     "link.release": "This message was kept, because it looks like spam.",
     "link.not_junk": "Not junk: release it, and learn from it",
     "link.gone": "This message no longer waits for you: it was released or deleted, or is too old.",
+    # the mail of the digest
+    "digest.one": "One message in quarantine",
+    "digest.title": "{count} messages in quarantine",
+    "digest.help": "These messages to you were kept, because they look like spam. Open a link to "
+    "look at a message, to release it or to delete it.",
+    "digest.from": "from {sender}, {time} UTC",
+    "digest.why": "probability of spam: {percent}",
+    "digest.unknown": "not scanned",
+    "digest.more": "{count} more messages are in the quarantine.",
+    "digest.foot.act": "Each link shows one message and can release it to you, without a login, "
+    "for 14 days: forward this mail only to people who may read these messages.",
+    "digest.foot.login": "The links ask for your login.",
     # review
     "review.title": "Review",
     "review.help": "These corrections wait for your decision, because it is not proven that the "

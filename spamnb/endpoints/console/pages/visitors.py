@@ -119,6 +119,10 @@ class Visitors:
             return "auditor"
         return "user" if rights.users else None
 
+    def addresses(self) -> frozenset[str]:
+        """Return the addresses of all logins."""
+        return frozenset(one for login in self._logins().values() for one in login.addresses)
+
     def _logins(self) -> dict[str, Login]:
         try:
             return dict(self._checked().logins())

@@ -1,0 +1,236 @@
+"""The mail about new messages in quarantine: what it says, who gets it, and when."""
+
+import email
+import email.policy
+import re
+import time
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+from support.browser import pages
+from support.console import trained_home
+from support.sink import Sink
+
+from spamnb.core.mail.envelope import Envelope
+from spamnb.endpoints.console.digest.mail import MOST, DigestEntry, DigestHead, digest_mail
+from spamnb.endpoints.console.digest.plan import DigestPlan, digest_plan
+from spamnb.endpoints.console.digest.rounds import Digests, DigestSending
+from spamnb.endpoints.console.digest.signed_links import SignedLinks
+from spamnb.errors import PeerError, SettingsError
+from spamnb.service.limits import TeachingRules
+from spamnb.service.scanning.quarantine import Quarantine
+
+ALICE, BOB, EVE = "alice@example.org", "bob@example.org", "eve@elsewhere.example"
+DAY_S = 86_400
+URL = "https://console.example.org/"
+
+
+@pytest.fixture
+def sink():
+    found = Sink()
+    yield found
+    found.close()
+
+
+class Mailer:
+    """A quarantine, and the digests of it."""
+
+    def __init__(self, home, smtp):
+        self.home = home
+        self.now = time.time()
+        self.links = SignedLinks(home)
+        self.quarantine = Quarantine(home / "quarantine")
+        self.logged = []
+        site = SimpleNamespace(
+            config=SimpleNamespace(teaching=TeachingRules(served=frozenset({"example.org"}))),
+            quarantine=self.quarantine,
+            links=self.links,
+        )
+        self.at = time.strftime("%H:%M", time.localtime(self.now))
+        plan = DigestPlan(self.at, smtp, "postmaster@example.org")
+        self.sending = DigestSending(site, plan, URL, ())
+
+    def keep(self, *to, subject="offer", probability=0.9):
+        rcpts = tuple(f"RCPT TO:<{one}>".encode() for one in to)
+        envelope = Envelope("x@x.example", to, mail_line=b"MAIL FROM:<x@x.example>",
+                            rcpt_lines=rcpts)  # fmt: skip
+        raw = f"Subject: {subject}\r\n\r\nx\r\n".encode()
+        return self.quarantine.keep(raw, envelope, {"probability": probability})
+
+    def send(self, days=0, **more):
+        digests = Digests(self.home, self.logged.append)
+        return digests.send_due(self.sending._replace(**more), self.now + days * DAY_S)
+
+
+@pytest.fixture
+def mailer(tmp_path, sink):
+    return Mailer(tmp_path / "home", sink.address)
+
+
+def parsed(raw):
+    mail = email.message_from_bytes(raw, policy=email.policy.default)
+    plain = mail.get_body(("plain",)).get_content()
+    return mail, plain, mail.get_body(("html",)).get_content()
+
+
+# --- the mail ------------------------------------------------------------------------------------
+
+HEAD = DigestHead("p@example.org", ALICE, datetime(2026, 5, 1, tzinfo=UTC), "<1@example.org>")
+
+
+def entry(subject="offer", probability=0.9, sender="x@x.example"):
+    return DigestEntry(sender, subject, HEAD.time, probability, "https://c.example/d/TOKEN")
+
+
+def test_a_digest_names_each_message_with_a_link():
+    """Text and HTML say the same; it is marked as automatic, and loads nothing."""
+    raw = digest_mail(HEAD, [entry("bulk", 0.99), entry("grün", 0.2), entry("?", None)], "the foot")
+    mail, plain, html = parsed(raw)
+    assert raw.isascii()
+    assert (mail["To"], mail["Subject"]) == (ALICE, "3 messages in quarantine")
+    assert mail["Auto-Submitted"] == "auto-generated"
+    for found in (plain, html):
+        assert found.index("grün") < found.index("bulk")
+        assert found.count("https://c.example/d/TOKEN") == 3
+        assert "probability of spam: 20.0%" in found
+        assert "the foot" in found
+    assert not re.search(r"src=|url\(|<link|<script|@import", html)
+
+
+def test_hostile_values_stay_text():
+    """A subject or a sender adds no field, no line, no tag, and no hidden direction of text."""
+    bad = "a\r\nBcc: eve@example.org\r\n\r\n<script>1</script>\u202e\ud800\0\"'"
+    raw = digest_mail(HEAD, [entry(bad, sender=bad), entry("x" * 9_000)], "foot")
+    mail, plain, html = parsed(raw)
+    assert mail["Bcc"] is None
+    assert "\nBcc" not in plain
+    assert "<script" not in html
+    assert not re.search("[\u202e\ud800\0]", plain + html)
+    assert len(raw) < 6_000
+
+
+def test_a_long_digest_is_cut():
+    """The messages that are most likely to be ham are named, and the number of the others."""
+    entries = [entry(f"number {at:03d}.", at / 1000) for at in range(MOST + 20)][::-1]
+    _, plain, html = parsed(digest_mail(HEAD, entries, "foot"))
+    for found in (plain, html):
+        assert found.count("number ") == MOST
+        assert "number 000." in found
+        assert f"number {MOST:03d}." not in found
+        assert "20 more messages" in found
+
+
+# --- who gets it, and when -----------------------------------------------------------------------
+
+
+def test_each_recipient_of_this_site_gets_one_a_day(mailer, sink):
+    """New messages alone are in it; nobody elsewhere gets one; nothing new is no mail."""
+    both = mailer.keep(ALICE, BOB, EVE, "Bob+tag@Example.org", subject="to both")
+    mailer.keep(EVE, subject="elsewhere")
+    assert mailer.send() == 2
+    assert mailer.send() == 0
+    mails = {parsed(raw)[0]["To"]: parsed(raw)[1] for raw in sink.messages}
+    assert mails.keys() == {ALICE, BOB}
+    assert all("to both" in plain and "elsewhere" not in plain for plain in mails.values())
+    token = re.search(r"https://console\.example\.org/d/(\S+)", mails[BOB])[1]
+    assert mailer.links.read(token, mailer.now) == (both, BOB)
+    assert mailer.send(days=1) == 0
+    mailer.keep(BOB, subject="later")
+    assert mailer.send(days=1) == 0
+    assert mailer.send(days=2) == 1
+    assert "later" in parsed(sink.messages[-1])[1]
+    assert "to both" not in parsed(sink.messages[-1])[1]
+
+
+def test_before_its_time_no_digest_is_sent(mailer, sink):
+    """The time of the day counts; without one there are no digests."""
+    mailer.keep(ALICE)
+    later = time.localtime(mailer.now + 120)
+    if later.tm_hour * 60 + later.tm_min >= 2:  # not about midnight
+        plan = mailer.sending.plan._replace(at=time.strftime("%H:%M", later))
+        assert mailer.send(plan=plan) == 0
+    assert mailer.send(plan=mailer.sending.plan._replace(at="")) == 0
+    assert sink.messages == []
+    assert mailer.send() == 1
+
+
+def test_logins_get_digests_without_a_known_domain(mailer, sink):
+    """An address of a login is one of this site; an address that needs quoting gets none."""
+    mailer.keep(EVE, '"a b"@example.org', "ü@example.org", "x>y@example.org")
+    assert mailer.send(logins=(EVE.upper(),)) == 1
+    assert parsed(sink.messages[0])[0]["To"] == EVE
+
+
+def test_released_messages_are_in_no_digest(mailer, sink):
+    """Only what waits for the recipient is named."""
+    kept = mailer.keep(ALICE, BOB)
+    mailer.quarantine.delete_for(kept, {0})
+    assert mailer.send() == 1
+    assert parsed(sink.messages[0])[0]["To"] == BOB
+
+
+def test_links_may_ask_for_the_login(mailer, sink):
+    """Then a forwarded mail gives no right."""
+    kept = mailer.keep(ALICE)
+    mailer.send(plan=mailer.sending.plan._replace(links="login"))
+    plain = parsed(sink.messages[0])[1]
+    assert f"https://console.example.org/quarantine/{kept}" in plain.split()
+    assert "/d/" not in plain
+    assert not (mailer.home / "console" / "link_keys").exists()
+
+
+def test_an_unreachable_server_delays_the_digests(mailer, sink):
+    """The round goes on where it stopped, and repeats nothing."""
+    mailer.keep(ALICE, BOB)
+    with pytest.raises(PeerError):
+        mailer.send(plan=mailer.sending.plan._replace(smtp="127.0.0.1:1"))
+    mailer.keep("carl@example.org")  # after the round began: in the next one
+    assert mailer.send() == 2
+    assert mailer.send() == 0
+    with pytest.raises(PeerError):
+        mailer.send(days=1, plan=mailer.sending.plan._replace(smtp="127.0.0.1:1"))
+    assert mailer.send(days=2) == 1
+
+
+def test_a_restart_between_two_digests_repeats_none(mailer, sink, monkeypatch):
+    """A digest is recorded before the next one is sent."""
+    mailer.keep(ALICE, BOB)
+    digests = Digests(mailer.home, lambda _: digests.stop())
+    assert digests.send_due(mailer.sending, mailer.now) == 1
+    assert mailer.send() == 1
+    assert [parsed(raw)[0]["To"] for raw in sink.messages] == [ALICE, BOB]
+
+
+def test_the_daemon_sends_digests(tmp_path, sink):
+    """With a time in the settings the console sends them, to the addresses of logins too."""
+    trained_home(tmp_path)
+    mailer = Mailer(tmp_path / "home", sink.address)
+    mailer.keep("alice@example.org", subject="from before the start")
+    more = f"""
+[digest]
+at = "00:00"
+smtp = "{sink.address}"
+sender = "postmaster@example.org"
+"""
+    with pages(tmp_path, more=more, url="https://console.example.org") as (daemon, _):
+        sent = daemon.wait_for("digest", to="alice@example.org")
+        assert (sent["messages"], sent["reply"][:3]) == (1, "250")
+    mail, plain, _ = parsed(sink.messages[0])
+    assert "from before the start" in plain
+    assert mail["From"] == "postmaster@example.org"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"at": "7:00"}, {"at": "24:00"}, {"at": "07:60"}, {"at": "07:00"},
+        {"at": "07:00", "smtp": "127.0.0.1:25"},
+        {"at": "07:00", "smtp": "127.0.0.1:25", "sender": "a\r\nb@example.org"},
+        {"at": "07:00", "smtp": "127.0.0.1:25", "sender": "a>b@example.org"},
+    ],
+)  # fmt: skip
+def test_incomplete_settings_are_an_error(given):
+    """A time needs a server and a sender that can stand in a command."""
+    with pytest.raises(SettingsError):
+        digest_plan(**given)
