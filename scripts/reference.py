@@ -43,9 +43,16 @@ GAUGES = {
     "model_store_limit_bytes": "the size at which teaching stops",
     "model_messages": "messages that the model has learnt, by label",
     "last_learnt_timestamp_seconds": "time of the last training, by label",
+    "mailboxes_away": "mailboxes on IMAP servers that cannot be read",
+    "fleet_following": "1 if the host follows the log of its fleet",
+    "fleet_lag_seconds": "seconds since this host last held the whole log",
+    "fleet_folded_entries": "entries of the log that this host has folded",
 }
 """name -> what it tells; `spamnb/service/telemetry/status.py` has the values"""
-_SAMPLE = {"model": {"messages": {"ham": 1}, "learnt": {"ham": 1}}}
+_SAMPLE = {
+    "model": {"messages": {"ham": 1}, "learnt": {"ham": 1}},
+    "fleet": {"fault": "", "lag_s": 0.0, "folded_entries": 0},
+}
 
 
 def plain(text):

@@ -88,7 +88,8 @@ def events(draw):
     groups, labels = draw(st.integers(1, 3)), draw(st.integers(2, 4))
     ids = tuple(draw(st.lists(ID_SETS, max_size=groups)))
     person = draw(st.sampled_from([0, 1, (1 << 64) - 1]))
-    any_update = updates(groups, labels, personal=bool(person))
+    kind = draw(st.sampled_from(EventKind))
+    any_update = updates(groups, labels, personal=bool(person) or kind == EventKind.ERASED)
     delta = draw(any_update)
     count = sum(map(len, ids))
     times = st.lists(st.integers(0, (1 << 32) - 1), min_size=count, max_size=count)
@@ -100,7 +101,7 @@ def events(draw):
         bulk = BulkChange(named, n, w, *sums, np.arange(len(named), dtype=np.uint16))
     return Event(
         seq=draw(st.integers(1, 1 << 50)),
-        kind=draw(st.sampled_from(EventKind)),
+        kind=kind,
         time_us=draw(I64),
         user=draw(ANY_TEXT),
         channel=draw(ANY_TEXT),

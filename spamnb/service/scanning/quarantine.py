@@ -233,8 +233,9 @@ class Quarantine:
         """
         sidecars = {identity: self._path(identity, "json") for identity in identities}
         try:
-            with self._locked():
+            with self._locked() as handle:
                 gone = [identity for identity, path in sidecars.items() if _unlinked(path)]
+                os.ftruncate(handle, 0)  # the next `keep` counts again
             sync_folder(self.folder)
             for identity in gone:
                 self._path(identity, "eml").unlink(missing_ok=True)
