@@ -112,8 +112,8 @@ class WorkerListeners:
             return
         now = asyncio.get_running_loop().time()
         done = [one for one in self._ended if now >= one.ends_at or not one.endpoint.open_sessions]
+        self._ended = [one for one in self._ended if one not in done]
         for one in done:
-            self._ended.remove(one)
             await one.endpoint.drain(0.0)
 
     def _all(self) -> list[_ServedListener]:
