@@ -68,7 +68,7 @@ def test_a_user_takes_their_own_label_back(service, model):
     undone = teach(service, "spam", NEWSLETTER, "bob").receipt.event
     refused = service.undo(undone, Feedback("", user="ann"))
     assert refused.state == "refused"
-    assert service.undo(undone, Feedback("", user="bob")).state == "learnt"
+    assert service.undo(undone, Feedback("", user="sales@example.org")).state == "learnt"
     with model.store.read() as view:
         assert [person for person, _ in view.persons()] == [model.person("ann")]
     assert teach(service, "", NEWSLETTER, "bob").state == "unchanged"
@@ -76,6 +76,24 @@ def test_a_user_takes_their_own_label_back(service, model):
     assert model.score(NEWSLETTER, remember=False).z == before
     with model.store.read() as view:
         assert list(view.persons()) == []
+
+
+def test_a_person_has_one_budget_under_all_names(service, model):
+    """A user gains no second daily budget by another spelling or an alias."""
+
+    def moved(raws, names):
+        for raw, name in zip(raws, names, strict=True):
+            assert teach(service, "spam", raw, name).state == "learnt"
+        with model.store.read() as view:
+            events = list(view.events())[-len(raws) :]
+        return sum(abs(event.delta.steps).sum() for event in events)
+
+    raws = [mail(200 + n, "the minutes of our meeting on tuesday") for n in range(6)]
+    one = moved(raws, ["bob"] * 6)
+    for raw in raws:
+        teach(service, "", raw, "bob")
+    names = ["sales@example.org", "BOB", "bob+1@example.org", "bob@example.org", "bob", "Bob"]
+    assert moved(raws, names) <= one
 
 
 def test_labels_from_before_persons_are_forgotten_by_their_user_alone(model, tmp_path):

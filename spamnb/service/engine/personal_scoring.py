@@ -19,7 +19,8 @@ from spamnb.core.model.decision import at_least, decide
 from spamnb.core.model.events import Recipe, Totals
 from spamnb.core.model.scoring import Floats, maturity, predict, softmax
 from spamnb.core.model.verdict import Clue, Clues, Verdict, sides
-from spamnb.core.persons.learning import PersonalMessage, personal_message, personal_shares
+from spamnb.core.persons.corrections import places_of
+from spamnb.core.persons.learning import PersonalMessage, personal_shares
 from spamnb.service.engine.requests import Example
 from spamnb.service.engine.scoring import WordOf, looked_up
 from spamnb.store.contract import ReadView
@@ -51,7 +52,8 @@ def personal_verdicts(  # noqa: PLR0913 - model, message, persons
     word = looked_up(view, ids) if explained else None
     verdicts = {}
     for person, personal in chain([first], found):
-        message = personal_message(person, example.ids, shared, personal)
+        places = places_of(np.uint64(person), every)
+        message = PersonalMessage(*shared, sizes, places, personal)
         parts = word and _Parts(recipe, totals, cells, message, word, rows)
         verdicts[person] = _verdict(recipe, costs, verdict, message, parts)
     return verdicts

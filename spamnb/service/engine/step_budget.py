@@ -62,8 +62,13 @@ def person_of(source: Source | Event) -> str | None:
     All channels with reduced weight share one budget.
     """
     if source.immediate:
-        return source.user.casefold()
+        return _name_of(source)
     return None if source.weight >= 1 else ""
+
+
+def _name_of(source: Source | Event) -> str:
+    """Return the name of a user; a person has one budget, whatever address is used."""
+    return f"person {source.person:016x}" if source.person else source.user.casefold()
 
 
 class StepBudgets:
@@ -124,7 +129,7 @@ class StepBudgets:
         step = event.kind in (EventKind.LEARN, EventKind.MOVE) and event.before != event.after
         messages = (event.after != NO_LABEL) - (event.before != NO_LABEL)
         size = self._size(event) if step and person is not None else 0.0
-        return Spent(event.time_us, person, size, event.user.casefold(), messages)
+        return Spent(event.time_us, person, size, _name_of(event), messages)
 
     def _size(self, event: Event) -> float:
         """Return the size of an event's step, in full steps: that of the larger group."""

@@ -268,11 +268,7 @@ class FeedbackService:
         if feedback.trust != "admin":
             with self.model.store.read() as view:
                 found = view.event(event)
-            if (
-                found is None
-                or not feedback.user
-                or found.user.casefold() != feedback.user.casefold()
-            ):
+            if found is None or not self._is_own(found, feedback):
                 raise RefusedError(
                     f"event {event} is not an event of {feedback.user or 'this user'}",
                     hint="only its user or an admin may undo it",
@@ -281,6 +277,14 @@ class FeedbackService:
         source = Source(feedback.user, feedback.channel)
         keys = keys_of(feedback, self.rules, proven=True)
         return self._within_quota(keys, lambda: _answer(self.model.undo(event, source=source)))
+
+    def _is_own(self, event: Event, feedback: Feedback) -> bool:
+        """Whether a user gave the label of an event, under this name or as the same person."""
+        if not feedback.user:
+            return False
+        name = self._persons.of(feedback.user) if self._persons else ""
+        same_person = event.person != 0 and event.person == self.model.person(name)
+        return same_person or event.user.casefold() == feedback.user.casefold()
 
     def _accept(self, name: str) -> Answer:
         """Learn a queued feedback under its sender's name, so that it can be undone by sender.

@@ -2,7 +2,8 @@
 
 Each training in force is removed from the rows of its own message, and the message is scored
 without it. The label is therefore compared with the other trainings, not with itself. Trainings in
-the checkpoint have no events and cannot be tested. Must not know terminals.
+the checkpoint have no events and cannot be tested; labels of persons may contradict the others.
+Must not know terminals.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _contradicted(
     for done, (event, trained) in enumerate(trainings_in_force(view)):
         if progress is not None and done % _PROGRESS_STEP == 0:
             progress(done, total, "")
-        if event.after == NO_LABEL or not wanted(trained):
+        if event.after == NO_LABEL or event.person or not wanted(trained):
             continue
         example = Example(event.digest, event.message_id, event.ids, event.times)
         (z,) = LeaveOneOut(view, recipe, example).without([(event, trained)])
