@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
 from spamnb.core.features.locations import TokenLocation
@@ -66,6 +67,7 @@ def lines_of(file: BinaryIO) -> Iterator[bytes]:
         yield line.rstrip(b"\r\n")
 
 
+@lru_cache(maxsize=4096)
 def count(text: bytes) -> int:
     """Return a count; ValueError for what is no whole number of 0 or more."""
     if not text.isdigit():

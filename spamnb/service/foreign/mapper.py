@@ -14,7 +14,9 @@ Failure: UserError for a dump without totals or without words.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -147,8 +149,9 @@ def map_dump(
     """Return a dump as a change of a model with this recipe; `today` is of lines without a day."""
     refuse_model(recipe, options.labels)
     chunks = _Chunks(Key(recipe.key), recipe.vocabulary, today)
-    for some in _chunked(entries):
-        chunks.add(some)
+    with _without_collector():
+        for some in _chunked(entries):
+            chunks.add(some)
     if not facts.ham + facts.spam:
         raise UserError(
             "the dump does not tell with how many messages the filter was trained",
@@ -168,6 +171,18 @@ def map_dump(
         facts.skipped,
         facts.weight,
     )
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Run without the collector of cycles: it takes a fifth of the time, and there are none."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _texts(parts: list[Words], ids: Ids) -> Words:
