@@ -39,8 +39,6 @@ class ApiCaller:
     scopes: frozenset[str] = frozenset()
     user: str = ""
     """the user to whose messages the caller is restricted; empty: all messages"""
-    channel: str = "api"
-    """of changes, for the journal"""
 
     def require(self, scope: str) -> None:
         """Raise unless the caller has a scope; an empty one needs nothing."""

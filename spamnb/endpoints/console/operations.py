@@ -237,7 +237,7 @@ def _tell(site: ConsoleSite, request: ApiRequest, op: str, **fields: str) -> Adm
 def speaker(caller: ApiCaller) -> dict[str, str]:
     """The fields of the control socket that name the user of a change."""
     trust = "user" if caller.user else "admin"
-    return {"for": caller.user or caller.name, "trust": trust, "channel": caller.channel}
+    return {"for": caller.user or caller.name, "trust": trust, "channel": "api"}
 
 
 def _changed(response: AdminResponse) -> ApiReply:

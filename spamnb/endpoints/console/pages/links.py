@@ -57,7 +57,7 @@ class LinkedMessage(NamedTuple):
 def linked(site: ConsoleSite, link: str) -> LinkedMessage:
     """Return the message of a link. Failure: ApiError if the link is not valid."""
     found = site.links.read(link, time.time())
-    caller = ApiCaller(f"link {found.user}", _SCOPES, found.user, "console")
+    caller = ApiCaller(f"link {found.user}", _SCOPES, found.user)
     return LinkedMessage(caller, found.message)
 
 

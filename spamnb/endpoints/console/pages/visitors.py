@@ -65,8 +65,8 @@ class Visitor:
     def callers(self) -> tuple[ApiCaller, ...]:
         """Return whom the visitor acts as: for a user, one caller for each address."""
         if self.role == "user":
-            return tuple(ApiCaller(self.login, OF_USER, one, "console") for one in self.addresses)
-        return (ApiCaller(self.login, frozenset(SCOPES), "", "console"),)
+            return tuple(ApiCaller(self.login, OF_USER, one) for one in self.addresses)
+        return (ApiCaller(self.login, frozenset(SCOPES)),)
 
     def form_token(self, path: str) -> str:
         """Return what a form for this path must have; other sites cannot know it."""

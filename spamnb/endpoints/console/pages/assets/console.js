@@ -77,6 +77,7 @@ function live() {
     try {
       const { page, left } = await fetched(location.href);
       if (left) return location.reload();
+      if (paused || hovered()) { due = true; return say("paused"); }
       put(page, "#" + list.id);
       say("live");
     } catch { say("lost"); } finally { busy = false; }

@@ -1,0 +1,174 @@
+"""Search, message, trainings and own mail: each act end to end, on every screen, for all people."""
+
+import re
+
+import pytest
+from support.browser import DESK, PHONE, window
+
+SUBJECTS = {
+    "hostile": "<script>alert(1)</script>\"' onmouseover=x {{ 7*7 }} ${7*7}",
+    "long": "W" * 300,
+    "right to left": "=?utf-8?B?16nXnNeV150g4oCuZXhl4oCsINec15vXldec150=?=",
+    "Chinese": "=?utf-8?B?5oSf6LCi5oKo55qE5p2l5L+h77yM6K+35p+l5pS25paw55qE5Y+R56Wo?=",
+    "empty": "",
+}
+LOOKS = {
+    "light": {},
+    "dark": {"dark": True},
+    "phone": {"size": PHONE},
+    "no script": {"script": False},
+}
+
+
+def searched(opened, words):
+    """Search by the form until the index has the message."""
+    page = opened.page
+    for _ in range(100):
+        page.get_by_label("Words of the subject").fill(words)
+        page.get_by_role("button", name="Search").click()
+        page.wait_for_url(re.compile(r"q="))
+        if page.locator("table.verdicts tbody tr").count():
+            return page
+        page.wait_for_timeout(100)
+    raise AssertionError(page.inner_text("main"))
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_a_message_is_found_explained_taught_and_taken_back(site, browser, script):
+    """Search, open, teach, undo: each step is a link or a button, with script and without."""
+    site.deliver(f"Quarterly figures {script}")
+    with window(browser, site.url, script=script) as opened:
+        opened.log_in("root", "/search")
+        page = searched(opened, f"quarterly {script}")
+        page.get_by_role("link", name=f"Quarterly figures {script}").click()
+        page.get_by_role("heading", name=f"Quarterly figures {script}").wait_for()
+        assert "It was not taught." in page.inner_text("main")
+        total = page.locator(".total td.number").first.inner_text()
+        parts = [float(one) for one in opened.texts(".clues tr:not(.total) td:nth-of-type(2)")]
+        assert sum(parts) == pytest.approx(float(total), abs=0.2)
+        page.get_by_role("button", name="It is spam").click()
+        notice = page.locator("#notices")
+        notice.get_by_text("Taught as spam. The probability of spam went from").wait_for()
+        assert page.get_by_text("It was taught as spam.").is_visible()
+        notice.get_by_role("button", name="Undo").click()
+        page.locator("#notices").get_by_text("is undone").wait_for()
+        assert page.get_by_text("It was not taught.").is_visible()
+        assert (
+            opened.texts(".events li")[0].startswith("undid event")
+            or "undid" in opened.texts(".events li")[0]
+        )
+
+
+def test_chosen_messages_are_taught_together(site, browser):
+    """One form teaches all that are chosen, and each has its receipt."""
+    for name in ("first", "second"):
+        site.deliver(f"together {name}")
+    with window(browser, site.url) as opened:
+        opened.log_in("root", "/search")
+        searched(opened, "together second")
+        page = searched(opened, "together")
+        assert page.locator("table.verdicts tbody tr").count() == 2
+        page.get_by_label("All").check()
+        page.get_by_role("button", name="It is ham").click()
+        page.locator("#notices .notice").nth(1).wait_for()
+        assert all("taught as ham" in text for text in opened.texts("#notices .notice p"))
+        page.get_by_role("link", name="Trainings").click()
+        rows = opened.texts("table.events tbody tr")
+        assert "taught as ham" in rows[0]
+        assert "root, api" in rows[0]
+
+
+def test_the_keyboard_alone_teaches(site, browser):
+    """j, o, s, u: choose, open, teach, undo; `?` lists the keys."""
+    site.deliver("by keyboard")
+    with window(browser, site.url) as opened:
+        page = opened.log_in("root", "/live")
+        page.get_by_role("link", name="by keyboard").wait_for()
+        page.keyboard.press("?")
+        page.get_by_role("heading", name="Keys").wait_for()
+        page.keyboard.press("Escape")
+        page.keyboard.press("j")
+        assert page.evaluate("document.activeElement.textContent") == "by keyboard"
+        page.keyboard.press("o")
+        page.get_by_role("heading", name="by keyboard").wait_for()
+        page.keyboard.press("s")
+        page.locator("#notices").get_by_text("Taught as spam.").wait_for()
+        page.keyboard.press("u")
+        page.get_by_text("is undone").wait_for()
+
+
+def test_a_user_sees_and_corrects_the_own_mail_alone(site, browser):
+    """My mail has what was delivered to the user; a message of another does not exist."""
+    mine, others = site.deliver("for alice"), site.deliver("for bob", to="bob@example.org")
+    with window(browser, site.url, size=PHONE) as opened:
+        opened.expected.append("404")
+        page = opened.log_in("alice")
+        assert page.url.endswith("/mail")
+        searched(opened, "for alice")
+        page.get_by_label("Choose “for alice”").check()
+        page.get_by_role("button", name="Not junk").click()
+        page.get_by_text("for alice: taught as ham.").wait_for()
+        page.locator("#notices").get_by_role("button", name="Undo").click()
+        page.get_by_text("is undone").wait_for()
+        assert opened.go(f"/message/{mine}").status == 200
+        assert "Which trainings" not in page.inner_text("main")
+        for path in (f"/message/{others}", f"/message/{mine}/influence", "/live", "/search"):
+            assert opened.go(path).status == 404, path
+            assert "bob" not in page.inner_text("body")
+
+
+def test_an_auditor_sees_everything_and_changes_nothing(site, browser):
+    """No page shows an auditor a button that changes anything."""
+    signature = site.deliver("for the auditor")
+    with window(browser, site.url) as opened:
+        page = opened.log_in("audit", "/live")
+        for path in ("/live", "/search", "/trainings", f"/message/{signature}"):
+            assert opened.go(path).status == 200
+            assert page.locator("main form[method=post]").count() == 0
+
+
+def test_trainings_behind_a_verdict_are_those_of_bisect(site, browser):
+    """The page has the shares that `spamnb bisect` computes."""
+    signature = site.deliver("why is this so")
+    with window(browser, site.url) as opened:
+        opened.log_in("root", f"/message/{signature}/influence")
+        assert opened.page.locator("table.facts tbody tr").count() == 10
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_every_page_is_for_all_people_and_screens(site, browser, look):
+    """Any subject, both schemes, a phone, no script: nothing breaks, and axe-core finds nothing."""
+    options = LOOKS[look]
+    signatures = [site.deliver(subject) for subject in SUBJECTS.values()]
+    with window(browser, site.url, **options) as opened:
+        opened.go("/login")
+        if options.get("script", True):
+            opened.accessible()
+        opened.log_in("root", "/live")
+        paths = [
+            "/live",
+            "/search",
+            "/search?q=nothingatall",
+            "/trainings",
+            "/trainings?user=nobody",
+        ]
+        paths += [f"/message/{signature}" for signature in signatures]
+        paths += [f"/message/{signatures[0]}/influence"]
+        for path in paths:
+            assert opened.go(path).status == 200, path
+            opened.page.locator("h1").wait_for()
+            if options.get("script", True):
+                assert opened.fits(), path
+                opened.accessible()
+
+
+def test_a_user_page_is_for_all_people(site, browser):
+    """My mail, with mail and without, on a desk and on a phone."""
+    site.deliver("for alice")
+    for size in (DESK, PHONE):
+        with window(browser, site.url, size=size, dark=size is PHONE) as opened:
+            opened.log_in("alice")
+            for path in ("/mail", "/mail?address=sales%40example.org", "/trainings"):
+                assert opened.go(path).status == 200
+                assert opened.fits()
+                opened.accessible()
