@@ -8,6 +8,8 @@ import smtplib
 import socket
 import subprocess
 import sys
+import urllib.parse
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -58,9 +60,10 @@ def wait_for(running, output, text):
 
 def test_the_commands_that_it_prints_work(clone):
     """Judges, explains, serves; a message sent as it says lies in the Maildir; Ctrl-C ends all."""
-    front, post = free_port(), free_port()
+    front, post, pages = free_port(), free_port(), free_port()
     environment = os.environ | {
         "SPAMNB_DELIVERY_ADDRESS": f"127.0.0.1:{post}",
+        "SPAMNB_CONSOLE_ADDRESS": f"127.0.0.1:{pages}",
         "PYTHONPATH": str(clone),
         "PYTHONUNBUFFERED": "1",
     }
@@ -79,11 +82,29 @@ def test_the_commands_that_it_prints_work(clone):
         arrived = [*maildir.glob("new/*"), *maildir.glob(".Junk/new/*")]
         assert len(arrived) == 1
         assert b"X-Spamnb-Verdict: junk; label=spam" in arrived[0].read_bytes()
+        password = re.search(r"login admin, password: (\S+)$", output.read_text(), re.MULTILINE)[1]
+        assert "sample@example.org" in live_page(pages, password)
     finally:
         os.killpg(running.pid, signal.SIGINT)
         assert running.wait(LIMIT_S) == 0, output.read_text()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", front), LIMIT_S)
+
+
+def live_page(port, password):
+    """Log in as the administrator; the first page, when the sent messages are on it."""
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    form = urllib.parse.urlencode({"login": "admin", "password": password}).encode()
+    url = f"http://127.0.0.1:{port}"
+    login = urllib.request.Request(f"{url}/login", form, {"Sec-Fetch-Site": "same-origin"})
+    opener.open(login, timeout=LIMIT_S).close()
+
+    def come():
+        with opener.open(f"{url}/live", timeout=LIMIT_S) as reply:
+            page = reply.read().decode()
+        return page if "/message/" in page else None
+
+    return until(come, "a message on the page")
 
 
 def found(environment):
@@ -162,10 +183,10 @@ def test_the_tools_of_the_tests_are_installed_for_the_tests_alone(tmp_path):
     python.parent.mkdir(parents=True)
     python.write_text('#!/bin/sh\n[ "$2" != pip ] || echo "$@" >>words\n')
     python.chmod(0o755)
-    assert installed(tmp_path, "run") == [".[fast]"]
+    assert installed(tmp_path, "run") == [".[fast,console]"]
     assert installed(tmp_path, "run") == []
     assert installed(tmp_path, "test") == [".[test,fast,plots]"]
     assert installed(tmp_path, "test") == installed(tmp_path, "run") == []
     (tmp_path / "constraints.txt").write_text("numpy==9\n")
-    assert installed(tmp_path, "run") == [".[fast]"]
+    assert installed(tmp_path, "run") == [".[fast,console]"]
     assert installed(tmp_path, "test") == [".[test,fast,plots]"]

@@ -1,4 +1,4 @@
-"""`spamnb passwd`: manage the logins of the delivery agent."""
+"""`spamnb passwd`: manage the logins of the delivery agent and of the pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pwgen 20 1 | spamnb passwd alice@example.org       read the password from a prog
 """
 
 
-@command("Manage logins for reports by mail.", EXAMPLES)
+@command("Manage logins for reports by mail and for the pages.", EXAMPLES)
 @click.argument("login", required=False)
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS]...")
 @click.option("--remove", is_flag=True, help="Delete the login.")
@@ -33,8 +33,8 @@ pwgen 20 1 | spamnb passwd alice@example.org       read the password from a prog
 @click.option(
     "--json", "as_json", is_flag=True, help="With --list: print one JSON object per line."
 )
-@click.option("--file", metavar="FILE", help="File of the logins. Default: delivery.passwords, or "
-              "`passwords` in the home.")  # fmt: skip
+@click.option("--file", metavar="FILE", help="File of the logins. Default: delivery.passwords, "
+              "console.passwords, or `passwords` in the home.")  # fmt: skip
 @pass_session
 def passwd(
     session: CliSession,
@@ -45,9 +45,10 @@ def passwd(
     as_json: bool,
     file: str | None,
 ) -> None:
-    """Create or change a login for the delivery agent.
+    """Create or change a login for the delivery agent and for the pages of the console.
 
-    Logged-in users can report messages to the spam@ and ham@ addresses. A login is a mail address,
+    Logged-in users can report messages to the spam@ and ham@ addresses, and see their mail on the
+    pages. A login is a mail address,
     or a name with the user's ADDRESSes. The password is asked for, or read from the first line of
     standard input. A new password keeps the addresses. Only hashes are stored (scrypt). A running
     daemon uses the change immediately.
@@ -70,7 +71,8 @@ def passwd(
         logins[login.lower()] = made
     write_logins(path, logins)
     say(f"{login}: {'removed from' if remove else 'written to'} {path}")
-    if not file and not session.settings.delivery.passwords:
+    settings = session.settings
+    if not (file or settings.delivery.passwords or settings.console.address):
         warn(
             "the delivery agent reads this file only if the settings contain: "
             f'[delivery] passwords = "{path}"'
@@ -79,7 +81,9 @@ def passwd(
 
 def _path(session: CliSession, file: str | None) -> Path:
     home = session.home  # first, since it takes the user id of the home's owner
-    return Path(file or session.settings.delivery.passwords or home / "passwords")
+    settings = session.settings
+    found = file or settings.delivery.passwords or settings.console.passwords
+    return Path(found or home / "passwords")
 
 
 def _login(login: str, addresses: tuple[str, ...]) -> Login:

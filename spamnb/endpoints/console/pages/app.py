@@ -302,7 +302,9 @@ class PagesApp:
         if page.noted and asked.form is None:
             self._note(page.name, visitor.login, view.status, {page.noted: values[page.noted]})
         if view.stream is not None:
-            return StreamingResponse(view.stream, media_type="text/event-stream")
+            # Web servers collect replies before they pass them on; nginx does not with this header.
+            headers = {"X-Accel-Buffering": "no"}
+            return StreamingResponse(view.stream, media_type="text/event-stream", headers=headers)
         if view.reply is not None:
             reply = view.reply
             return Response(reply.data, reply.status, reply.headers, reply.media_type)
