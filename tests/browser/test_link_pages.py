@@ -61,7 +61,7 @@ def test_a_link_releases_to_its_recipient_alone(site, browser, script):
         assert site.api.get(f"/quarantine/{kept['id']}").body == kept
         opened.page.get_by_role("button", name="Not junk").click()
         opened.page.get_by_text(f"Released to {ALICE}.").wait_for()
-        opened.page.get_by_text("Learnt as ham.").wait_for()
+        opened.page.get_by_text("Taught as ham.").wait_for()
         opened.page.get_by_text("no longer waits").wait_for()
         opened.go(path)
         opened.page.get_by_text("no longer waits").wait_for()

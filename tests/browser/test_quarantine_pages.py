@@ -73,9 +73,9 @@ def test_a_message_is_looked_at_and_released_to_some(site, browser, script):
         assert site.api().get(f"/quarantine/{kept['id']}").body["waiting"] == [ALICE]
         said = released(opened, kept["id"], act="Release, and teach as ham")
         assert said[0] == f"Released to {ALICE}."
-        assert said[1].startswith("Learnt as ham.")
+        assert said[1].startswith("Taught as ham.")
         page.get_by_role("button", name="Undo").click()
-        page.get_by_text("taken back").wait_for()
+        page.get_by_text("is undone").wait_for()
         assert site.api().get(f"/quarantine/{kept['id']}").status == 404
     site.daemon.wait_for("console", operation="quarantine release", caller="root", status=200)
 
@@ -177,11 +177,13 @@ def test_corrections_are_accepted_and_refused(site, browser):
         page.keyboard.press("o")
         page.frame_locator("iframe.preview").get_by_text("buy").wait_for()
         page.keyboard.press("a")
-        page.get_by_text("Learnt as spam.").wait_for()
+        page.get_by_text("Taught as spam.").wait_for()
         page.get_by_role("button", name="Refuse", exact=True).first.click()
         page.get_by_text("refused").wait_for()
         page.get_by_role("button", name="Accept all 2").click()
         page.get_by_text("Nothing waits").wait_for()
-        assert opened.texts("#notices .notice p") == ["Learnt as spam."] * 2
+        said = opened.texts("#notices .notice p")
+        assert len(said) == 2
+        assert all(one.startswith("Taught as spam.") for one in said)
         assert opened.fits()
     assert site.api().get("/review").body["entries"] == []

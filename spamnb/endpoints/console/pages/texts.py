@@ -182,7 +182,7 @@ TEXTS: Final[Mapping[str, str]] = {
     # links of the digest
     "link.title": "A message in quarantine",
     "link.release": "This message was kept, because it looks like spam.",
-    "link.not_junk": "Not junk: release it, and learn from it",
+    "link.not_junk": "Not junk: release and learn",
     "link.gone": "This message no longer waits for you: it was released or deleted, or is too old.",
     # the mail of the digest
     "digest.one": "One message in quarantine",
