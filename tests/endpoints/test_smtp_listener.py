@@ -1,7 +1,9 @@
 """The listener: new settings, draining, and its end."""
 
 import asyncio
+import socket
 
+import pytest
 from support.relay import MESSAGE, STALL, Rig, times
 from support.waiting import until_true
 
@@ -42,6 +44,23 @@ def test_a_kept_connection_follows_new_settings(on_loop):
             assert (await client.ask(b"RSET\r\n")).startswith(b"250")
             assert (await client.ask(b"MAIL FROM:<a@x.net>\r\n")).startswith(b"250")
             assert (await client.ask(b"RCPT TO:<b@where.example>\r\n")).startswith(b"550")
+
+    on_loop(main())
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="the kernel has no such option")
+def test_the_next_bytes_are_acknowledged_at_once(on_loop):
+    """After a reply the kernel would wait 40 ms, and a client as long for its next small write."""
+
+    async def main():
+        async with Rig({}) as rig:
+            client = await rig.client()
+            await client.start()
+            (connection,) = rig.relay.state.connections
+            server = connection._transport.get_extra_info("socket")
+            assert server.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
+            assert (await client.ask(END)).startswith(b"250")
+            assert server.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
 
     on_loop(main())
 

@@ -7,7 +7,6 @@ an exception ends this connection, is counted, and is logged with an incident id
 from __future__ import annotations
 
 import asyncio
-import socket
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -15,8 +14,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Protocol, cast
 
 from spamnb.endpoints.net.listener import ScanListener
-from spamnb.endpoints.net.networks import UNIX
-from spamnb.endpoints.net.peers import peer_of
+from spamnb.endpoints.net.peers import acknowledge_at_once, peer_of, tcp_socket_of
 from spamnb.endpoints.net.scan_actions import (
     CloseConnection,
     LogMessage,
@@ -32,10 +30,6 @@ MEMORY: Final = 1
 """reading is paused: the memory budget is used up"""
 UNREAD: Final = 2
 """reading is paused: the peer does not read what it was sent"""
-_QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)
-"""Linux: the next bytes are acknowledged when they are read, until the kernel sends bytes again.
-Otherwise the kernel waits for up to 40 ms, and a peer with Nagle's algorithm as long for its next
-small write: Postfix writes the parts of a message one by one, and most of them have no reply."""
 
 
 class ScanSession(Protocol):
@@ -85,7 +79,6 @@ class ScanConnection(asyncio.Protocol, ABC):
         self._listener: Any = listener
         self._transport: asyncio.Transport | None = None
         self._tcp: Any = None
-        """the socket, where it can be told to acknowledge at once"""
         self._share = listener.budget.shares[self.is_trusted]
         self._scanned: ScanRequest | None = None
         self._stop_scan: Callable[[str], None] | None = None
@@ -157,8 +150,7 @@ class ScanConnection(asyncio.Protocol, ABC):
         """Begin the session of a new connection."""
         peer = peer_of(transport)
         self._transport = cast("asyncio.Transport", transport)
-        if _QUICKACK is not None and peer != UNIX:
-            self._tcp = transport.get_extra_info("socket")
+        self._tcp = tcp_socket_of(transport, peer)
         self.session = self.begin_session(peer, self._listener.loop.time())
         if not self._listener.admit(self, peer):
             self.session.closed = True
@@ -199,8 +191,7 @@ class ScanConnection(asyncio.Protocol, ABC):
     def _send(self, action: SendBytes) -> None:
         if not self.transport.is_closing():
             self.transport.write(action.data)
-            if self._tcp is not None:
-                self._tcp.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+            acknowledge_at_once(self._tcp)
             if self._listener.closing:
                 self._listener.loop.call_soon(self.close_if_idle)
 

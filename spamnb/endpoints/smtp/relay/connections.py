@@ -18,7 +18,7 @@ from typing import Any, ClassVar, cast
 from spamnb.endpoints.net import scan_actions
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.memory_budget import MemoryBudget
-from spamnb.endpoints.net.peers import peer_of
+from spamnb.endpoints.net.peers import acknowledge_at_once, peer_of, tcp_socket_of
 from spamnb.endpoints.smtp.relay import actions, replies
 from spamnb.endpoints.smtp.relay.actions import MEMORY, ROOM, STUCK
 from spamnb.endpoints.smtp.relay.connection_limits import ConnectionLimits
@@ -143,6 +143,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_now",
         "_share",
         "_stop_scan",
+        "_tcp",
         "_transport",
         "_upstream",
         "count_keys",
@@ -204,6 +205,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Begin the session of a new client."""
         listener, peer = self._listener, peer_of(transport)
         self._transport = cast("asyncio.Transport", transport)
+        self._tcp = tcp_socket_of(transport, peer)
         self.session = RelaySession(listener.params, listener.meters, peer, self._now())
         self.session.client.is_closing = listener.is_closing
         if peer:
@@ -251,6 +253,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _send_client(self, action: actions.SendClient) -> None:
         if not self._transport.is_closing():
             self._transport.write(action.data)
+            acknowledge_at_once(self._tcp)
 
     def _hang_up(self, _action: actions.HangUp) -> None:
         self._transport.close()
