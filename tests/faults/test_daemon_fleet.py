@@ -1,0 +1,140 @@
+"""Two daemons with `[fleet]` in their settings: one model, two homes, one server."""
+
+import os
+import shutil
+import socket
+import subprocess
+
+import pytest
+from support.cli import ONE_HAM, ONE_SPAM, PROJECT
+from support.cli import forked as spamnb
+from support.daemon import NO_DELIVERY, serve, settings_in
+from support.fleet import everything
+from support.learner import score
+from support.valkey_server import ValkeyServer, needs_valkey
+from support.waiting import LIMIT_S, until
+
+from spamnb.store.lmdb.store import open_store
+
+pytestmark = needs_valkey
+TEACH = PROJECT / "scripts" / "dovecot" / "spamnb-teach"
+
+
+@pytest.fixture
+def server(place):
+    running = ValkeyServer(place).start()
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def hosts(home, server):
+    """The folders of two hosts, with settings and with the model that both begin with."""
+    folders = [home, home.parent / f"{home.name}-b"]
+    folders[1].mkdir()
+    for folder in folders:
+        fleet = f'[fleet]\nurl = "unix://{server.path}"\nhost = "{folder.name}"\nfold_s = 0.0\n'
+        settings_in(
+            folder,
+            serve=f'delegates = ["{os.geteuid()}"]',
+            **NO_DELIVERY,
+            more=f"{fleet}append_s = 30\n",
+        )
+    assert command(folders[0], "fleet", "init").code == 0
+    assert command(folders[0], "backup", home / "copy").code == 0
+    assert command(folders[1], "restore", home / "copy").code == 0
+    shutil.copy(folders[0] / "home" / "fleet.key", folders[1] / "home")
+    return folders
+
+
+def command(folder, *arguments):
+    return spamnb(folder / "home", "--config", folder / "spamnb.toml", *arguments)
+
+
+def position(folder):
+    store = open_store(folder / "home", readonly=True)
+    try:
+        with store.read() as view:
+            return view.position()
+    finally:
+        store.close()
+
+
+def contents(folder):
+    store = open_store(folder / "home", readonly=True)
+    try:
+        return everything(store)
+    finally:
+        store.close()
+
+
+def test_daemons_of_a_fleet_share_what_they_are_taught(hosts, server):
+    """A correction on one host is on the other one soon; the models are equal then."""
+    first, second = hosts
+    with (
+        serve(first, config=first / "spamnb.toml").ready(),
+        serve(second, config=second / "spamnb.toml").ready(),
+    ):
+        assert command(first, "correct", "spam", ONE_HAM).code == 0
+        seq = position(first).seq
+        until(lambda: position(second).seq == seq, "the second host")
+        done = command(second, "correct", "ham", ONE_HAM)
+        assert done.code == 0, done.err
+        assert "spam -> ham" in done.out
+        until(lambda: position(first).seq == seq + 1, "the first host")
+        status = command(first, "status", "--json").json[0]
+        assert status["fleet"]["fault"] == ""
+        assert status["fleet"]["folded_entries"] >= 1
+        assert "spamnb_fleet_following 1" in command(first, "status", "--prometheus").out
+    assert contents(first) == contents(second)
+
+
+def test_a_daemon_goes_on_while_the_log_is_away(hosts, server):
+    """Corrections are refused or wait in the spool, and are learnt when the server is back."""
+    first, second = hosts
+    with serve(first, config=first / "spamnb.toml").ready() as daemon:
+        before, raw = position(first).seq, ONE_SPAM.read_bytes()
+        signature = score(first / "home", raw, to="bob")
+        server.kill()
+        daemon.wait_for("the fleet's log is not followed")
+        done = command(first, "correct", "spam", ONE_HAM)
+        assert (done.code, "does not answer" in done.err) == (3, True)
+        spool = os.environ | {"SPAMNB_SPOOL": str(first / "home" / "spool")}
+        subprocess.run(
+            [TEACH, "ham", "bob"],
+            input=f"X-Spamnb-Signature: {signature}\n".encode() + raw,
+            env=spool,
+            check=True,
+            timeout=LIMIT_S,
+        )
+        status = command(first, "status", "--json").json[0]
+        assert status["spool"]["waiting"] == 1
+        assert any("fleet" in warning for warning in status["warnings"])
+        assert position(first).seq == before
+        assert command(first, "score", ONE_HAM).code in {0, 1}
+        server.start()
+        daemon.wait_for("the fleet's log answers again")
+        until(lambda: position(first).seq == before + 1, "the spool")
+        assert daemon.stop() == 0
+    with serve(second, config=second / "spamnb.toml").ready():
+        until(lambda: position(second).seq == before + 1, "the second host")
+    assert contents(first) == contents(second)
+
+
+def test_only_the_learner_talks_to_the_log(hosts, server):
+    """No other process of the daemon opens the server's socket."""
+    (first, _), path = hosts, server.path
+    server.kill()
+    seen = set()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        listener.settimeout(LIMIT_S)
+        with serve(first, config=first / "spamnb.toml").ready() as daemon:
+            learner = daemon.children("learner")
+            for _ in range(3):
+                client, _ = listener.accept()
+                credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+                seen.add(int.from_bytes(credentials[:4], "little"))
+                client.close()
+            assert seen == set(learner)
