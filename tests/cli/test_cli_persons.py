@@ -5,6 +5,12 @@ import shutil
 import pytest
 from support.cli import HAM, ONE_HAM, ONE_SPAM, spamnb
 
+from spamnb.endpoints.imap.model import MailboxModel
+from spamnb.service.engine.filter import Filter
+from spamnb.service.scanning.model_session import ModelSession, SessionConfig
+from spamnb.settings import load
+from spamnb.settings.persons import person_names
+
 pytestmark = pytest.mark.usefixtures("alone")
 
 SETTINGS = """
@@ -77,3 +83,38 @@ def test_a_person_must_be_one_of_this_site(home, trained):
     assert (done.code, "address of no person" in done.err) == (2, True)
     done = spamnb(trained, "correct", "--person", "ann", "ham", ONE_SPAM)
     assert (done.code, "persons are not enabled" in done.err) == (2, True)
+
+
+def test_a_watched_maildir_labels_for_its_user(home, tmp_path):
+    """A move in the Maildir of a user is that person's label, whoever runs the command."""
+    root = tmp_path / "Maildir"
+    for folder in ("", ".Junk"):
+        for part in ("tmp", "new", "cur"):
+            (root / folder / part).mkdir(parents=True)
+    path = root / "cur" / "1:2,S"
+    path.write_bytes(b"X-Spam-Flag: NO\n" + ONE_HAM.read_bytes())
+    watch = ("watch", "--once", "--json", f"ann@example.org={root}")
+    assert run(home, *watch).json == []
+    path.rename(root / ".Junk" / "cur" / path.name)
+    (answer,) = run(home, *watch).json
+    assert (answer["after"], answer["state"]) == ("spam", "learnt")
+    (ann,) = run(home, "persons", "list", "--json").json
+    assert (ann["name"], ann["labels"]) == ("ann@example.org", {"spam": 1})
+    (mine,) = run(home, "score", "--json", "--person", "ann", ONE_HAM).json
+    assert mine["label"] == "spam"
+
+
+def test_a_mailbox_is_judged_for_its_user(home):
+    """`spamnb imap` and the daemon judge and look up labels for the user of an account."""
+    run(home, "correct", "--person", "bob", "ham", ONE_SPAM)
+    names = person_names(load(home[1], environment={}))
+    session = ModelSession(SessionConfig(home[0], persons=names))
+    model = MailboxModel(session, lambda: Filter.open(home[0], readonly=True, history=False))
+    raw = ONE_SPAM.read_bytes()
+    try:
+        (mine,), (other,) = model.judge([raw], "sales@example.org"), model.judge([raw], "ann")
+        assert (mine.label, other.label) == ("ham", "spam")
+        assert model.label_of(raw, "bob") == "ham"
+        assert model.label_of(raw, "ann") is None
+    finally:
+        model.close()
