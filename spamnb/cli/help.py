@@ -14,6 +14,9 @@ from typing import Any
 
 import click
 
+_LIKE = 0.6
+"""ratio of `difflib` from which a name is suggested"""
+
 
 class Command(click.Command):
     """A command with examples."""
@@ -63,17 +66,24 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; the error for an unknown one suggests the nearest."""
+        """Find the command; the error for an unknown one suggests the nearest.
+
+        Of equally near ones that is the first of the table: `trian` means train, not trial.
+        """
         known = self.list_commands(ctx)
         if args[0] not in known and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], known, 1)
-            meant = f"; did you mean {near[0]}?" if near else ""
+            near = max(known, key=lambda name: _likeness(name, args[0]))
+            meant = f"; did you mean {near}?" if _likeness(near, args[0]) >= _LIKE else ""
             ctx.fail(f"there is no command {args[0]!r}{meant}")
         return super().resolve_command(ctx, args)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)
         write_examples(formatter, self.examples)
+
+
+def _likeness(name: str, given: str) -> float:
+    return difflib.SequenceMatcher(None, name, given).ratio()
 
 
 def write_examples(formatter: click.HelpFormatter, examples: str) -> None:
