@@ -156,8 +156,25 @@ def test_a_filter_in_front_may_append_its_mark():
 def test_the_body_and_what_is_beyond_the_limit_are_not_read():
     """Only the header counts, up to a limit."""
     assert read_mark(OURS + REST, HOSTS, "any") is None
+    assert read_mark(b"\r\nX-Spam-Flag: YES\r\n", other="any") is None
+    assert read_mark(b"\n\nX-Spam-Flag: YES\n", other="any") is None
     long = b"A: b\r\n" * (HEADER_BYTES // 6) + b"X-Spam-Flag: YES\r\n\r\n"
     assert read_mark(long, other="any") is None
+
+
+PIECES = (
+    *FORGED, OURS, FOREIGN, SA, REST, b" ", b"\t", b"\r\n", b"\n", b":", b"\0", b"\xff",
+    b"From x 10:00\n", b"x-spam-flag", b"X-Spam: Yes", b" by mx.example.org ", b"Received",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join))
+def test_nothing_below_the_hop_changes_the_mark(sent):
+    """Whatever the sender puts together, the mark is that of the site's own fields."""
+    assert read_mark(OURS + sent, HOSTS) is None
+    real = FilterMark("spam", 7.5, 5.0, TESTS)
+    assert read_mark(SA + OURS + sent, HOSTS) == real
+    assert read_mark(SA + FOREIGN + sent, HOSTS) is None
 
 
 @given(st.binary(max_size=400), st.sampled_from(FORMS), st.booleans())

@@ -172,7 +172,7 @@ def _lines(header: bytes) -> list[bytes]:
     head = header[:HEADER_BYTES].replace(b"\r\n", b"\n")
     if len(header) > HEADER_BYTES:
         head = head[: head.rfind(b"\n") + 1]  # not half a line
-    head = head.lstrip(b"\n").partition(b"\n\n")[0]
+    head = b"" if head.startswith(b"\n") else head.partition(b"\n\n")[0]
     return head.replace(b"\n\t", b"\t").replace(b"\n ", b" ").split(b"\n")
 
 
