@@ -103,8 +103,6 @@ class Site:
                 one.port["filter"] = self.port["scanner"]
         for server in self.servers.values():
             server.start()
-        if self.mailbox:
-            self.servers["Dovecot"] = self._dovecot
 
     def _postfix(self):
         """Postfix with the milter, which passes messages on as they are."""
@@ -120,7 +118,8 @@ class Site:
     @property
     def programs(self):
         """What can run here; "" stands for the daemon alone."""
-        return {"", *self.servers, *(["spamc"] if SPAMC else [])}
+        others = {"spamc": SPAMC, "Dovecot": self.mailbox}
+        return {"", *self.servers, *(name for name, found in others.items() if found)}
 
     def stop(self):
         """End all of it."""
@@ -129,6 +128,7 @@ class Site:
         self.daemon.__exit__()
         if self.mailbox:
             self.mailbox.imap.logout()
+            self._dovecot.stop()
         for server in self.servers.values():
             server.stop()
         self.sink.close()
