@@ -19,12 +19,12 @@ class PersonalRows:
 
     def __init__(self, labels: int, read: Callable[[int], PersonalCorrections | None]) -> None:
         self._read = read
-        self._none = no_corrections(labels)
+        self._labels = labels
         self._known: dict[int, PersonalCorrections] = {}
 
     def of(self, person: int) -> PersonalCorrections:
         """The corrections of a person; zeros if the person has taught nothing."""
-        return self._known.get(person) or self._read(person) or self._none
+        return self._known.get(person) or self._read(person) or no_corrections(self._labels)
 
     def put(self, person: int, personal: PersonalCorrections) -> None:
         """Replace the corrections of a person."""
