@@ -42,7 +42,7 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -361,7 +361,13 @@ def encode_totals(totals: Totals) -> bytes:
 
 
 def decode_totals(data: Buffer) -> Totals:
-    """Decode totals."""
+    """Decode totals: a new value, which the caller may change."""
+    return _decoded_totals(bytes(data)).copy()
+
+
+@lru_cache(maxsize=4)
+def _decoded_totals(data: bytes) -> Totals:
+    """The totals of one snapshot are read for each message: 20 us, and 5 us to copy them."""
     reader = ByteCursor(data)
     if (version := reader.byte()) != VERSION:
         raise StoreVersionError(f"totals of version {version}, this program reads {VERSION}")
