@@ -140,11 +140,10 @@ class Learner:
         """Return the size that the new features of a message and their texts will take."""
         assert plan.message_rows is not None
         is_new = plan.message_rows.cells[: len(self.recipe.labels)].sum(axis=0) == 0
-        masks = np.split(is_new, np.cumsum(plan.sizes)[:-1])
-        new = [part[mask] for part, mask in zip(plan.example.ids, masks, strict=True)]
+        new = np.sort(np.concatenate(plan.example.ids)[is_new])
         words = plan.example.words if self.recipe.vocabulary else None
-        texts = sum(int(words.words(part).sizes.sum()) for part in new) if words else 0
-        return FEATURE_BYTES * sum(map(len, new)) + texts
+        texts = int(words.words(new).sizes.sum()) if words else 0
+        return FEATURE_BYTES * len(new) + texts
 
     def make_learn(
         self, plan: PlannedEvent, training_rows: TrainingRows, journal: PendingJournal
