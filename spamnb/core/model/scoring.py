@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from functools import reduce
 from math import exp
 from operator import mul
 from typing import Any, NamedTuple
@@ -112,7 +111,7 @@ def _evidence(
 def correction_weights(messages: NDArray[np.int64], counts: Floats) -> Floats:
     """[F] c_f, what the corrections of features count, from their counts [K, F]."""
     shares = counts / np.maximum(messages, 1)[:, None]
-    return np.asarray(1 / (1 + COMMON * reduce(np.minimum, shares)))
+    return np.asarray(1 / (1 + COMMON * np.minimum.reduce(shares)))
 
 
 def sums_by_group(values: Floats, sizes: Sequence[int]) -> list[list[float]]:
@@ -145,7 +144,7 @@ def _values(
 ) -> Floats:
     """[2K + 1, F] evidence, c w, and whether the feature is known, from n and w [K, F]."""
     counts = np.asarray(n, np.float64, order="C")
-    holders = reduce(np.add, counts)  # a quarter of the time of np.add.reduce
+    holders = np.add.reduce(counts)
     logs = _evidence(recipe, totals.messages, counts, holders)
     corrections = w * correction_weights(totals.messages, counts)
     return np.concatenate((logs, corrections, holders[None] > 0), dtype=np.float64)
