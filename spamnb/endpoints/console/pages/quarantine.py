@@ -40,9 +40,12 @@ def show_list(site: ConsoleSite, request: PageRequest) -> PageView:
     for page in pages:
         for one in page["messages"]:
             by_id.setdefault(one["id"], []).append(one)
-    rows = [_joined(by_id[name]) for name in sorted(by_id, reverse=True)[:_ROWS]]
-    more = len(by_id) > _ROWS or any(page["next"] for page in pages)
-    next_ = f"{LIST_PATH}?{urlencode({'cursor': rows[-1]['id']})}" if more else ""
+    # Below the end of any of these lists others may follow.
+    end = max(page["next"] or "" for page in pages)
+    names = sorted((name for name in by_id if name >= end), reverse=True)
+    rows = [_joined(by_id[name]) for name in names[:_ROWS]]
+    below = names[_ROWS - 1] if len(names) > _ROWS else end
+    next_ = f"{LIST_PATH}?{urlencode({'cursor': below})}" if below else ""
     return PageView("quarantine", {"rows": rows, "first": cursor and LIST_PATH, "next": next_})
 
 

@@ -1,0 +1,88 @@
+"""Lists of the quarantine: every message once, on pages of bounded work, for users and for all."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from spamnb.core.mail.envelope import Envelope
+from spamnb.endpoints.console import quarantine as operations
+from spamnb.endpoints.console.callers import OF_USER, ApiCaller
+from spamnb.endpoints.console.pages import quarantine as pages
+from spamnb.endpoints.console.site import ApiRequest
+from spamnb.service.limits import TeachingRules
+from spamnb.service.scanning.quarantine import Quarantine
+
+ALL = ApiCaller("root", frozenset(("quarantine",)))
+ALICE, SALES, BOB = (
+    ApiCaller("x", OF_USER, f"{name}@example.org") for name in ("alice", "sales", "bob")
+)
+
+
+@pytest.fixture
+def site(tmp_path):
+    kept = Quarantine(tmp_path / "quarantine")
+    for number in range(60):
+        to = ["carl@example.org"]
+        to += ["alice@example.org"] if number % 7 == 0 else []
+        to += ["sales@example.org"] if number % 10 == 0 else []
+        to += ["bob@example.org"] if number == 3 else []
+        rcpts = tuple(f"RCPT TO:<{one}>".encode() for one in to)
+        kept.keep(b"Subject: x\r\n\r\n", Envelope("", tuple(to), rcpt_lines=rcpts), {})
+    return SimpleNamespace(
+        quarantine=kept, config=SimpleNamespace(teaching=TeachingRules()), users_release="all"
+    )
+
+
+def walked(site, caller, limit):
+    """The IDs on all pages of a list, and how many pages there are."""
+    found, cursor, count = [], "", 0
+    while cursor is not None:
+        values = {"limit": limit, "cursor": cursor}
+        reply = operations.listed(site, ApiRequest(caller, values)).value
+        assert len(reply["messages"]) <= limit
+        found += [one["id"] for one in reply["messages"]]
+        cursor, count = reply["next"], count + 1
+    return found, count
+
+
+@pytest.mark.parametrize("most", [1, 7, 59, 60, 61])
+@pytest.mark.parametrize("limit", [1, 6, 60, 200])
+def test_a_list_has_each_message_once(site, monkeypatch, most, limit):
+    """Whatever a page may hold or read; the last page has no next one."""
+    monkeypatch.setattr(operations, "MOST_READ", most)
+    everything = site.quarantine.ids()[::-1]
+    found, count = walked(site, ALL, limit)
+    assert found == everything
+    assert count == -(-60 // min(most, limit))
+    for caller, kept in ((ALICE, everything[::-1][::7][::-1]), (BOB, [everything[::-1][3]])):
+        assert walked(site, caller, limit)[0] == kept
+
+
+def test_an_empty_quarantine_has_one_page(tmp_path, site):
+    """There is no next page."""
+    site.quarantine = Quarantine(tmp_path / "none")
+    assert walked(site, ALL, 5) == ([], 1)
+
+
+@pytest.mark.parametrize("most", [1, 7, 60])
+@pytest.mark.parametrize("rows", [1, 4, 50])
+def test_the_page_joins_the_addresses_of_a_user(site, monkeypatch, most, rows):
+    """Each message is on one page, with all addresses of the user that it is for."""
+    monkeypatch.setattr(operations, "MOST_READ", most)
+    monkeypatch.setattr(pages, "_ROWS", rows)
+    visitor = SimpleNamespace(callers=lambda: (ALICE, SALES))
+    found, cursor = {}, ""
+    while True:
+        request = SimpleNamespace(visitor=visitor, values={"cursor": cursor})
+        facts = pages.show_list(site, request).facts
+        assert len(facts["rows"]) <= rows
+        for row in facts["rows"]:
+            assert row["id"] not in found
+            found[row["id"]] = row["waiting"]
+        if not facts["next"]:
+            break
+        cursor = facts["next"].partition("cursor=")[2]
+    ids = site.quarantine.ids()
+    assert found.keys() == {*ids[::7], *ids[::10]}
+    assert found[ids[0]] == ["alice@example.org", "sales@example.org"]
+    assert list(found) == sorted(found, reverse=True)
