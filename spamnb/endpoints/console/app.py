@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import partial
+from hashlib import sha256
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -20,6 +21,7 @@ from starlette.routing import BaseRoute, Route
 from spamnb.endpoints.console import problems
 from spamnb.endpoints.console.callers import ApiCaller
 from spamnb.endpoints.console.http_requests import (
+    RepeatedRequests,
     ServedHosts,
     connection_of,
     guarded,
@@ -54,6 +56,7 @@ class ConsoleApp:
     ) -> None:
         self._callers = users.callers
         self._places = WorkPlaces()
+        self._repeated = RepeatedRequests()
         self._pages = PagesApp(users, self._places, log)
         self.apply_settings(site, url)
         self._log = log
@@ -107,6 +110,16 @@ class ConsoleApp:
 
     async def _run(self, operation: ApiOperation, caller: ApiCaller, request: Request) -> Response:
         asked = await _read(operation, caller, request)
+        work = partial(self._reply, operation, asked)
+        key = request.headers.get("idempotency-key")
+        if key is None or not operation.changes:
+            return await work()
+        content = repr((operation.name, sorted(asked.values.items()))).encode() + asked.message
+        digest = sha256(content).digest()
+        return await self._repeated.reply_of(caller.name, key, digest, work)
+
+    async def _reply(self, operation: ApiOperation, asked: ApiRequest) -> Response:
+        caller = asked.caller
         try:
             reply = await self._places.run(partial(operation.run, self._site, asked))
         except SpamnbError as error:

@@ -7,8 +7,9 @@ alone. Failure: ApiError with the status of the reply.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.requests import ClientDisconnect, Request
@@ -23,6 +24,10 @@ from spamnb.service.telemetry.log import Log, incident
 BODY_S: Final = 30.0
 """to send a whole body"""
 _MOST_FIELDS: Final = 50
+KNOWN_S: Final = 86_400.0
+"""how long an `Idempotency-Key` is known"""
+_MOST_KNOWN: Final = 10_000
+_MOST_KEY: Final = 255
 _LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -97,6 +102,55 @@ async def read_body(request: Request, most: int) -> bytes:
     except TimeoutError as error:
         raise ApiError(408, f"the body took longer than {BODY_S:.0f} s") from error
     return bytes(body)
+
+
+class RepeatedRequests:
+    """The replies to changes that had an `Idempotency-Key`: a repetition gets the same reply.
+
+    A change that failed is not known, so its repetition is tried again. A restart forgets all.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[tuple[str, str], KnownRequest] = {}
+
+    async def reply_of(
+        self, caller: str, key: str, content: bytes, run: Callable[[], Awaitable[Response]]
+    ) -> Response:
+        """Return the reply to a request with this content, which is run if it is new."""
+        if not (key.isascii() and key.isprintable() and 0 < len(key) <= _MOST_KEY):
+            raise ApiError(400, f"the Idempotency-Key has no 1 to {_MOST_KEY} ASCII characters")
+        now, name = self._clock(), (caller, key)
+        for old in [one for one, known in self._known.items() if known.ends < now]:
+            del self._known[old]
+        known = self._known.get(name)
+        if known is not None and known.content != content:
+            raise ApiError(409, "this Idempotency-Key was used for another request")
+        if known is not None and known.reply is None:
+            raise ApiError(409, "the request with this Idempotency-Key is in progress")
+        if known is not None and known.reply is not None:
+            status, body, kind = known.reply
+            return Response(body, status, {"Idempotency-Replayed": "true"}, kind)
+        if len(self._known) >= _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        self._known[name] = KnownRequest(content, now + KNOWN_S)
+        try:
+            reply = await run()
+        except BaseException:
+            self._known.pop(name, None)
+            raise
+        made = (reply.status_code, bytes(reply.body), reply.media_type or "")
+        self._known[name] = KnownRequest(content, now + KNOWN_S, made)
+        return reply
+
+
+class KnownRequest(NamedTuple):
+    """A request with a key: the hash of its content, until when it is known, and its reply."""
+
+    content: bytes
+    ends: float
+    reply: tuple[int, bytes, str] | None = None
+    """status, body and type; None while it runs"""
 
 
 def guarded(

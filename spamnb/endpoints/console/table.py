@@ -60,11 +60,14 @@ class ApiOperation:
         return (self.run.__doc__ or "").strip()
 
     @property
+    def changes(self) -> bool:
+        """Whether it changes anything."""
+        return self.method != "GET" and self.name not in ("score", "explain")
+
+    @property
     def noted(self) -> bool:
         """Whether it is logged: it changes something, or gives the text of a message."""
-        if self.method == "GET":
-            return self.name in ("view", "raw", "review_view")
-        return self.name not in ("score", "explain")
+        return self.changes or self.name in ("view", "raw", "review_view")
 
     @property
     def most_bytes(self) -> int:
