@@ -128,3 +128,27 @@ def test_other_sites_and_methods_cannot_use_a_link(site, browser):
         assert ask.delete(site.url + path).status == 405
         assert ask.get(f"{site.url}{path}?do=delete").status == 200
     assert site.api.get(f"/quarantine/{kept['id']}").body == kept
+
+
+def test_digests_are_turned_off_and_on(site, browser):
+    """By the page, or by a mail program with one request; a GET changes nothing."""
+    path = site.link({"id": ""}, ALICE).replace("/d/", "/digest/")
+    off = "mails about new messages in quarantine are off"
+    with window(browser, site.url, size=PHONE) as opened:
+        for _ in range(2):
+            opened.go(path)
+            opened.page.get_by_role("button", name="Turn them off").wait_for()
+        assert opened.fits()
+        opened.page.get_by_role("button", name="Turn them off").click()
+        opened.page.get_by_text(off).wait_for()
+        opened.page.get_by_role("button", name="Turn them on").click()
+        opened.page.get_by_role("button", name="Turn them off").wait_for()
+        ask = opened.context.request
+        form = {"List-Unsubscribe": "One-Click"}
+        assert off in ask.post(site.url + path, form=form).text()
+        assert off in ask.get(site.url + path).text()
+        assert ask.post(f"{site.url}{path}A", form=form).status == 404
+        other = site.link(site.keep(ALICE), ALICE)
+        assert ask.post(site.url + other.replace("/d/", "/digest/"), form=form).status == 404
+        assert "an offer" not in ask.get(site.url + path.replace("/digest/", "/d/")).text()
+    site.daemon.wait_for("console", operation="digest off", caller=f"link {ALICE}")

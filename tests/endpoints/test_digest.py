@@ -14,6 +14,7 @@ from support.sink import Sink
 
 from spamnb.core.mail.envelope import Envelope
 from spamnb.endpoints.console.digest.mail import MOST, DigestEntry, DigestHead, digest_mail
+from spamnb.endpoints.console.digest.opt_outs import DigestOptOuts
 from spamnb.endpoints.console.digest.plan import DigestPlan, digest_plan
 from spamnb.endpoints.console.digest.rounds import Digests, DigestSending
 from spamnb.endpoints.console.digest.signed_links import SignedLinks
@@ -46,6 +47,7 @@ class Mailer:
             config=SimpleNamespace(teaching=TeachingRules(served=frozenset({"example.org"}))),
             quarantine=self.quarantine,
             links=self.links,
+            opt_outs=DigestOptOuts(home),
         )
         self.at = time.strftime("%H:%M", time.localtime(self.now))
         plan = DigestPlan(self.at, smtp, "postmaster@example.org")
@@ -76,7 +78,13 @@ def parsed(raw):
 
 # --- the mail ------------------------------------------------------------------------------------
 
-HEAD = DigestHead("p@example.org", ALICE, datetime(2026, 5, 1, tzinfo=UTC), "<1@example.org>")
+HEAD = DigestHead(
+    "p@example.org",
+    ALICE,
+    datetime(2026, 5, 1, tzinfo=UTC),
+    "<1@example.org>",
+    URL + "digest/" + "x" * 200,
+)
 
 
 def entry(subject="offer", probability=0.9, sender="x@x.example"):
@@ -90,6 +98,8 @@ def test_a_digest_names_each_message_with_a_link():
     assert raw.isascii()
     assert (mail["To"], mail["Subject"]) == (ALICE, "3 messages in quarantine")
     assert mail["Auto-Submitted"] == "auto-generated"
+    assert f"\r\nList-Unsubscribe: <{HEAD.off_url}>\r\n".encode() in raw
+    assert mail["List-Unsubscribe-Post"] == "List-Unsubscribe=One-Click"
     for found in (plain, html):
         assert found.index("grün") < found.index("bulk")
         assert found.count("https://c.example/d/TOKEN") == 3
@@ -170,6 +180,19 @@ def test_released_messages_are_in_no_digest(mailer, sink):
     assert parsed(sink.messages[0])[0]["To"] == BOB
 
 
+def test_who_wants_none_gets_none(mailer, sink):
+    """Until the address turns digests on again; what came meanwhile is in none."""
+    mailer.keep(ALICE, BOB)
+    opt_outs = DigestOptOuts(mailer.home)
+    opt_outs.add(ALICE)
+    assert mailer.send() == 1
+    mailer.keep(ALICE)
+    opt_outs.remove(ALICE)
+    opt_outs.remove(ALICE)
+    assert mailer.send(days=1) == 1
+    assert [parsed(raw)[0]["To"] for raw in sink.messages] == [BOB, ALICE]
+
+
 def test_links_may_ask_for_the_login(mailer, sink):
     """Then a forwarded mail gives no right."""
     kept = mailer.keep(ALICE)
@@ -177,7 +200,6 @@ def test_links_may_ask_for_the_login(mailer, sink):
     plain = parsed(sink.messages[0])[1]
     assert f"https://console.example.org/quarantine/{kept}" in plain.split()
     assert "/d/" not in plain
-    assert not (mailer.home / "console" / "link_keys").exists()
 
 
 def test_an_unreachable_server_delays_the_digests(mailer, sink):

@@ -22,6 +22,7 @@ from spamnb.daemon.processes.verdict_feed import FeedReader
 from spamnb.daemon.roles.learner_main import learning_of
 from spamnb.endpoints.console.app import ConsoleApp
 from spamnb.endpoints.console.callers import Callers
+from spamnb.endpoints.console.digest.opt_outs import DigestOptOuts
 from spamnb.endpoints.console.digest.rounds import Digests, DigestSending
 from spamnb.endpoints.console.digest.signed_links import SignedLinks
 from spamnb.endpoints.console.event_stream import EventHub
@@ -175,6 +176,7 @@ class _ConsoleProcess:
             events=self._events,
             tokens=self._tokens,
             links=SignedLinks(self._home),
+            opt_outs=DigestOptOuts(self._home),
             users_release=settings.console.users_release,
         )
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from spamnb.endpoints.console.callers import ApiCaller
+from spamnb.endpoints.console.digest.opt_outs import DigestOptOuts
 from spamnb.endpoints.console.digest.signed_links import SignedLinks
 from spamnb.endpoints.console.event_stream import EventHub
 from spamnb.endpoints.net.address import Address
@@ -47,6 +48,7 @@ class ConsoleSite:
     events: EventHub
     tokens: TokenFile
     links: SignedLinks
+    opt_outs: DigestOptOuts
     users_release: UsersRelease = "junk"
     """what a caller of one user may release"""
 

@@ -16,7 +16,8 @@ from spamnb.endpoints.console.pages.texts import text
 MOST: Final = 100
 """messages in one digest; it says how many more there are"""
 _MOST_CHARS: Final = 160
-_POLICY: Final = SMTP.clone(cte_type="7bit")
+_POLICY: Final = SMTP.clone(cte_type="7bit", max_line_length=900)
+"""An address in a header field must stay on one line."""
 _STYLE: Final = (
     "<style>body{font:16px/1.5 sans-serif}td{padding:.4em 1em .4em 0;vertical-align:top}"
     "small{color:#59636b}</style>"
@@ -41,6 +42,8 @@ class DigestHead(NamedTuple):
     recipient: str
     time: datetime
     message_id: str
+    off_url: str
+    """where the recipient can turn digests off"""
 
 
 def digest_mail(head: DigestHead, entries: Sequence[DigestEntry], foot: str) -> bytes:
@@ -48,13 +51,15 @@ def digest_mail(head: DigestHead, entries: Sequence[DigestEntry], foot: str) -> 
     ordered = sorted(entries, key=lambda one: (one.probability or 0.0, one.time))
     shown, more = ordered[:MOST], len(ordered) - MOST
     closing = [text("digest.more", count=more)] if more > 0 else []
-    closing.append(foot)
+    closing += [foot, text("digest.off_at", url=head.off_url)]
     mail = EmailMessage(policy=_POLICY)
     mail["From"], mail["To"] = head.sender, head.recipient
     mail["Subject"] = _title(len(ordered))
     mail["Date"] = format_datetime(head.time)
     mail["Message-ID"] = head.message_id
     mail["Auto-Submitted"] = "auto-generated"
+    mail["List-Unsubscribe"] = f"<{head.off_url}>"
+    mail["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"
     mail.set_content(_plain(shown, closing))
     mail.add_alternative(_html(shown, closing), subtype="html")
     return mail.as_bytes()

@@ -94,7 +94,7 @@ class Digests:
         for user in sorted(waiting)[:MOST_DIGESTS]:
             if self._stopped:
                 return sent
-            if user not in current.done:
+            if user not in current.done and not sending.site.opt_outs.holds(user):
                 sent += self._send(sending, user, waiting[user], now_s)
                 current = replace(current, done=(*current.done, user))
                 self._write(current)
@@ -120,6 +120,7 @@ class Digests:
         head = DigestHead(
             plan.sender, user, datetime.fromtimestamp(now_s, UTC),
             make_msgid(domain=plan.sender.rpartition("@")[2]),
+            _off_url(sending, user, now_s),
         )  # fmt: skip
         raw = digest_mail(head, entries, text(f"digest.foot.{plan.links}"))
         parcel = ReleasedMessage(
@@ -178,6 +179,11 @@ def _covered(
                 continue
             if entry.time_us >= oldest_us:
                 yield entry
+
+
+def _off_url(sending: DigestSending, user: str, now_s: float) -> str:
+    link = sending.site.links.make(SignedLink("", user), now_s)
+    return f"{sending.url.rstrip('/')}/digest/{link}"
 
 
 def _entry(

@@ -42,7 +42,7 @@ class SignedLink(NamedTuple):
     """What a link is for."""
 
     message: str
-    """the ID in quarantine"""
+    """the ID in quarantine; empty for the choice to get no digests"""
     user: str
     """the recipient's address"""
 

@@ -27,7 +27,7 @@ from spamnb.endpoints.console.http_requests import (
     read_body,
     type_of_body,
 )
-from spamnb.endpoints.console.pages.links import LINK_PATH, link_facts, linked
+from spamnb.endpoints.console.pages.links import LINK_PATH, digest_user, link_facts, linked
 from spamnb.endpoints.console.pages.page import (
     Act,
     Notice,
@@ -100,6 +100,7 @@ class PagesApp:
             Route("/logout", guard(self._log_out), methods=["POST"]),
             Route(f"{LINK_PATH}/{{link}}", guard(self._link), methods=both),
             Route(f"{LINK_PATH}/{{link}}/view", guard(self._link_view)),
+            Route("/digest/{link}", guard(self._digest), methods=both),
         ]
         self.routes += [
             Route(page.path, guard(partial(self._serve, page)), methods=both) for page in PAGES
@@ -116,7 +117,7 @@ class PagesApp:
 
     # --- all requests ----------------------------------------------------------------------------
 
-    def _admit(self, request: Request) -> str:
+    def _admit(self, request: Request, *, from_anywhere: bool = False) -> str:
         """Check host, rate and, if the request may change anything, the site that it comes from.
 
         Return the client's network.
@@ -125,7 +126,7 @@ class PagesApp:
         self._hosts.require(connection)
         source = source_of(connection)
         self._callers.spend(f"from {source}")
-        if request.method == "POST":
+        if request.method == "POST" and not from_anywhere:
             from_site = connection.headers.get("sec-fetch-site")
             origin = connection.headers.get("origin")
             own = self._hosts.origin_of(connection)
@@ -263,6 +264,26 @@ class PagesApp:
         self._admit(request)
         async with self._places.taken("heavy"):
             return await self._places.run(partial(self._linked_view, request.path_params["link"]))
+
+    async def _digest(self, request: Request) -> Response:
+        """Turn digests off or on by a signed link; mail programs post without a page (RFC 8058)."""
+        self._admit(request, from_anywhere=True)
+        post = request.method == "POST"
+        form = (
+            dict(fields_of(await read_body(request, _FORM_BYTES), _MOST_FIELDS)) if post else None
+        )
+        link, path = request.path_params["link"], request.url.path
+        async with self._places.taken("quick"):
+            return await self._places.run(partial(self._chosen_digest, link, path, form))
+
+    def _chosen_digest(self, link: str, path: str, form: Mapping[str, str] | None) -> Response:
+        user, opt_outs = digest_user(self._site, link), self._site.opt_outs
+        if form is not None:
+            do = "on" if form.get("do") == "on" else "off"
+            (opt_outs.remove if do == "on" else opt_outs.add)(user)
+            self._note(f"digest {do}", f"link {user}", 200)
+        facts = {"visitor": None, "title": text("digest.choice"), "path": path, "user": user}
+        return HTMLResponse(self._renderer.page("digest", facts | {"off": opt_outs.holds(user)}))
 
     def _linked_view(self, link: str) -> Response:
         message = linked(self._site, link)

@@ -61,6 +61,14 @@ def linked(site: ConsoleSite, link: str) -> LinkedMessage:
     return LinkedMessage(caller, found.message)
 
 
+def digest_user(site: ConsoleSite, link: str) -> str:
+    """Return the address whose digests a link can turn off. Failure: ApiError for another link."""
+    found = site.links.read(link, time.time())
+    if found.message:
+        raise ApiError(404, "this link is not valid")
+    return found.user
+
+
 def link_facts(
     site: ConsoleSite, message: LinkedMessage, path: str, notices: list[Notice]
 ) -> Mapping[str, Any]:

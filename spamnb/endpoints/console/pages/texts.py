@@ -195,6 +195,12 @@ TEXTS: Final[Mapping[str, str]] = {
     "digest.more": "{count} more messages are in the quarantine.",
     "digest.foot.act": "Each link shows one message and can release it to you, without a login, "
     "for 14 days: forward this mail only to people who may read these messages.",
+    "digest.off_at": "Turn these mails off: {url}",
+    "digest.choice": "Mails about the quarantine",
+    "digest.is_on": "mails about new messages in quarantine are on.",
+    "digest.is_off": "mails about new messages in quarantine are off.",
+    "digest.on": "Turn them on",
+    "digest.off": "Turn them off",
     "digest.foot.login": "The links ask for your login.",
     # review
     "review.title": "Review",
