@@ -14,9 +14,12 @@ from support.cpu_time import least_seconds, slowness
 from spamnb.core.mail import limits
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.message import canonical, read
+from spamnb.endpoints.console.preview.document import preview
 
 MB = 1_000_000
 BOUND_S = 0.3
+SHOWN_S = 2.7
+"""of a preview: three times the slowest case, 256 KB of `&`"""
 HOUSE = LocalHosts(hosts=("mx.example",), authserv_ids=("mx.example",))
 HOSTILE = Path(__file__).parents[2].parent / "shared" / "corpora" / "hostile"
 
@@ -178,6 +181,18 @@ def test_hostile_mail_is_read_in_bounded_time(cases) -> None:
     assert len(found) >= 9
     slow = {name: round(taken, 3) for name, taken in found.items() if taken > BOUND_S}
     assert not slow
+
+
+@pytest.mark.parametrize(
+    "cases", [html_cases, header_cases, structure_cases, text_cases, run_cases]
+)
+def test_hostile_mail_is_shown_in_bounded_time(cases) -> None:
+    """A preview takes longer, as a second parser reads the html, and is bounded, too."""
+    for name, raw in cases():
+        shown: list[str] = []
+        took = least_seconds(lambda raw=raw, shown=shown: shown.append(preview(raw)), 1)
+        assert took < SHOWN_S * slowness(), name
+        assert len(shown[0]) < 4 * MB, name
 
 
 def test_a_line_of_50_mb_is_read() -> None:
