@@ -9,8 +9,10 @@ from spamnb.endpoints.console import quarantine as operations
 from spamnb.endpoints.console.callers import OF_USER, ApiCaller
 from spamnb.endpoints.console.pages import quarantine as pages
 from spamnb.endpoints.console.site import ApiRequest
+from spamnb.errors import RefError, StoreBusyError
 from spamnb.service.limits import TeachingRules
 from spamnb.service.scanning.quarantine import Quarantine
+from spamnb.service.scanning.quarantined import ReleaseReply
 
 ALL = ApiCaller("root", frozenset(("quarantine",)))
 ALICE, SALES, BOB = (
@@ -86,3 +88,31 @@ def test_the_page_joins_the_addresses_of_a_user(site, monkeypatch, most, rows):
     assert found.keys() == {*ids[::7], *ids[::10]}
     assert found[ids[0]] == ["alice@example.org", "sales@example.org"]
     assert list(found) == sorted(found, reverse=True)
+
+
+def test_a_login_without_addresses_has_no_messages(site):
+    """Its list is empty, and no message is found."""
+    visitor = SimpleNamespace(callers=tuple)
+    request = SimpleNamespace(
+        visitor=visitor, values={"cursor": "", "id": site.quarantine.ids()[0]}
+    )
+    assert pages.show_list(site, request).facts == {"rows": [], "first": "", "next": ""}
+    with pytest.raises(RefError):
+        pages.show(site, request)
+
+
+def test_an_error_of_the_learner_is_none_of_the_release(site):
+    """The message is delivered, and the reply says why it is not learnt."""
+
+    def ask(op, *_, **__):
+        raise StoreBusyError("the learner does not answer")
+
+    name = site.quarantine.ids()[3]
+    site.ask, site.send = ask, lambda one: [ReleaseReply(250)] * len(one.rcpt_lines)
+    values = {"id": name, "only": None, "teach": True, "again": False}
+    reply = operations.release(site, ApiRequest(BOB, values)).value
+    assert reply["delivered"] is True
+    assert (reply["training"]["state"], reply["training"]["reason"]) == (
+        "refused", "the learner does not answer",
+    )  # fmt: skip
+    assert site.quarantine.get(name).results()[1] == ("bob@example.org", "delivered")

@@ -13,9 +13,10 @@ from spamnb.endpoints.console.callers import ApiCaller
 from spamnb.endpoints.console.operations import shown, speaker
 from spamnb.endpoints.console.problems import ApiError
 from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
-from spamnb.errors import RefError, StoreDamagedError
+from spamnb.errors import RefError, SpamnbError, StoreDamagedError
 from spamnb.service.admin.client import answer_of
 from spamnb.service.feedback.ownership import own_addresses
+from spamnb.service.feedback.types import Answer
 from spamnb.service.scanning.quarantined import QuarantinedMessage
 
 MOST_READ: Final = 2_000
@@ -73,13 +74,19 @@ def release(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     message = site.quarantine.raw(entry.id)
     after = site.quarantine.release(entry.id, site.send, only=to, again=values["again"])
     delivered = to.isdisjoint(after.open)
-    answer: dict[str, Any] | None = None
-    if values["teach"] and delivered:
-        asked = site.ask("teach", message, label="ham", **speaker(caller))
-        answer = answer_of(asked.header).as_dict()
+    answer = _taught(site, caller, message) if values["teach"] and delivered else None
     results = [{"recipient": name, "reply": reply}
                for at, (name, reply) in enumerate(after.results()) if at in to]  # fmt: skip
     return ApiReply({"results": results, "delivered": delivered, "training": answer})
+
+
+def _taught(site: ConsoleSite, caller: ApiCaller, message: bytes) -> dict[str, Any]:
+    """The answer of the learner. An error of it is no error of the release, which is done."""
+    try:
+        asked = site.ask("teach", message, label="ham", **speaker(caller))
+        return answer_of(asked.header).as_dict()
+    except SpamnbError as error:
+        return Answer("refused", reason=str(error)).as_dict()
 
 
 def delete(site: ConsoleSite, request: ApiRequest) -> ApiReply:

@@ -6,6 +6,7 @@ A user with several addresses acts as each of them on its own part of a message.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -41,7 +42,7 @@ def show_list(site: ConsoleSite, request: PageRequest) -> PageView:
         for one in page["messages"]:
             by_id.setdefault(one["id"], []).append(one)
     # Below the end of any of these lists others may follow.
-    end = max(page["next"] or "" for page in pages)
+    end = max((page["next"] or "" for page in pages), default="")
     names = sorted((name for name in by_id if name >= end), reverse=True)
     rows = [_joined(by_id[name]) for name in names[:_ROWS]]
     below = names[_ROWS - 1] if len(names) > _ROWS else end
@@ -67,18 +68,14 @@ def _parts(
     site: ConsoleSite, visitor: Visitor, name: str
 ) -> Iterator[tuple[ApiCaller, dict[str, Any]]]:
     """What each address of the visitor sees of a message. Failure: RefError if none does."""
-    missing: RefError | None = None
     found = False
     for caller in visitor.callers():
-        try:
+        with suppress(RefError):
             part = ask(site, caller, "quarantined", id=name)
-        except RefError as error:
-            missing = error
-        else:
             found = True
             yield caller, part
-    if missing is not None and not found:
-        raise missing
+    if not found:
+        raise RefError(f"there is no message {name} in quarantine")
 
 
 def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
