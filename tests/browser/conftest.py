@@ -25,7 +25,8 @@ class Site:
         return self.daemon.wait_for("message", known + 1)["signature"]
 
 
-@pytest.fixture(scope="session")
+# Playwright keeps an event loop running in this thread: while it does, no other test can run one.
+@pytest.fixture(scope="module")
 def browser():
     with chromium() as found:
         yield found

@@ -6,6 +6,7 @@
     rendering   templates, assets
     texts       all English text
     mail        live, search, message, trainings, own mail
+    kept mail   quarantine, review, and the pages of signed links
 
 Every number and every change comes from the operations of the API.
 """
