@@ -114,6 +114,31 @@ def test_it_installs_all_and_removes_all_but_the_settings(install, tmp_path):
     assert "nothing is installed" in install("--uninstall", "--root", root, code=1).stderr
 
 
+def test_an_upgrade_backs_up_the_model_first(install, tmp_path):
+    """The installed version makes the backup; if it cannot, nothing is changed."""
+    root = tmp_path / "root"
+    home, kept = root / "var/lib/spamnb", root / "var/lib/spamnb-backup"
+    assert "backing up" not in install("--root", root).stdout
+    ham, spam = (PROJECT / "corpora/sample" / label for label in ("ham", "spam"))
+    command = [sys.executable, "-m", "spamnb", "--home"]
+    subprocess.run(
+        [*command, home, "train", ham / "0001.eml", spam / "0001.eml"],
+        check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    done = install("--root", root)
+    (backup,) = kept.iterdir()
+    assert f"to go back: spamnb restore --force {backup}" in done.stdout
+    subprocess.run(
+        [*command, tmp_path / "again", "restore", backup], check=True, stdout=subprocess.DEVNULL
+    )
+    (home / "data.mdb").write_bytes(b"damaged" * 1000)
+    done = install("--root", root, code=1)
+    assert "nothing is changed: the model could not be backed up" in done.stderr
+    assert "creating" not in done.stdout
+    assert list(kept.iterdir()) == [backup]
+    install("--root", root, "--no-backup")
+
+
 def test_units_name_the_program_by_its_full_path(installed):
     """Without the full path systemd looks for the program in few folders."""
     for unit in units(installed):
