@@ -23,6 +23,10 @@ FLEET: tuple[Setting, ...] = (
     Setting("fleet.password_file", TEXT,
         "File with the password of the server; only its owner may have access (mode 0600).",
         restart=True),
+    Setting("fleet.ca_file", TEXT,
+        "PEM file of the authorities that the server's certificate is checked with, in addition to "
+        "those of the system. The certificate must be valid for the host in the url.",
+        restart=True),
     Setting("fleet.durable", choice("local", "trust"),
         "local: refuse a server that answers before an entry is on its disk. trust: use it; after "
         "a crash of the server the hosts may have events that its log lacks, and stop learning.",

@@ -1,6 +1,7 @@
 """The rules of a fleet's log, for each keeper."""
 
 import secrets
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -197,6 +198,28 @@ def test_the_user_of_the_manual_suffices(tmp_path):
         log.close()
         with pytest.raises(LogAwayError):
             running.log(password="y", url=f"unix://spamnb@{running.path}").head()
+    finally:
+        running.kill()
+
+
+@needs_valkey
+def test_an_encrypted_log_proves_its_name(tmp_path):
+    """With TLS a server needs a certificate of a known authority for the name in the url."""
+    network = f"127.{secrets.randbelow(200) + 20}.{secrets.randbelow(200)}"
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={network}.1"
+    names = ["-addext", f"subjectAltName=IP:{network}.1", "-keyout", key, "-out", certificate]
+    subprocess.run([*command.split(), *names], check=True, capture_output=True)
+    files = {"tls-cert-file": certificate, "tls-key-file": key, "tls-ca-cert-file": certificate}
+    listening = {"bind": f"{network}.1 {network}.2", "tls-port": 6379, "tls-auth-clients": "no"}
+    running = ValkeyServer(tmp_path).start(**listening, **files)
+    own = str(certificate)
+    try:
+        for scheme in ("valkeys", "rediss"):
+            assert running.log(url=f"{scheme}://{network}.1", ca_file=own).head() is None
+        for host, ca_file in ((1, ""), (2, own)):
+            with pytest.raises(LogAwayError, match=r"(?i)certificate"):
+                running.log(url=f"valkeys://{network}.{host}", ca_file=ca_file).head()
     finally:
         running.kill()
 

@@ -20,8 +20,8 @@ needs_valkey = pytest.mark.skipif(PROGRAM is None, reason="no valkey-server, no 
 
 
 def _option(name, value):
-    """An option as words: the words of a user are options of their own."""
-    return [f"--{name}", *(value.split() if name == "user" else [value])]
+    """An option as words: the words of a user and of addresses are arguments of their own."""
+    return [f"--{name}", *(value.split() if name in {"user", "bind"} else [value])]
 
 
 class ValkeyServer:

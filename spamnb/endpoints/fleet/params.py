@@ -25,6 +25,7 @@ class FleetParams:
     host: str = ""
     key_file: str = ""
     password_file: str = ""
+    ca_file: str = ""
     durable: Durable = "local"
     seal: Seal = "chacha20"
     fold_s: float = 0.5
@@ -47,6 +48,11 @@ class FleetParams:
             raise SettingsError(
                 "the url has a password, which other users may read", hint="set password_file"
             )
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Return True if the connection is encrypted."""
+        return self.url.startswith(("valkeys:", "rediss:"))
 
     @property
     def effective_host(self) -> str:

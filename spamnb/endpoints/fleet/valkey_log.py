@@ -47,6 +47,9 @@ class ValkeyLog:
         self._waiting: Any
         """its server answers late: when there is a new entry"""
         options: dict[str, Any] = {"password": password} if password else {}
+        if params.is_encrypted:
+            # The library does not compare the name of the server with its certificate unasked.
+            options |= {"ssl_check_hostname": True, "ssl_ca_certs": params.ca_file or None}
         # Without retries of its own: the caller has to know which append it repeats.
         options |= {"socket_connect_timeout": params.append_s, "retry": None}
         try:
