@@ -14,7 +14,7 @@ from pathlib import Path
 from pkgutil import iter_modules, walk_packages
 
 _PROGRAM = str(Path(__file__).parent.parent)
-_PACKAGES = ("encodings", "lmdb", "multiprocessing", "rich")
+_PACKAGES = ("encodings", "multiprocessing", "rich")
 """libraries that import their own modules when they are used"""
 
 

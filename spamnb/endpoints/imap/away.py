@@ -57,8 +57,11 @@ class AwayMailboxes:
             raise refused(error, self._path(account)) from error
 
     def found(self) -> list[AwayMailbox]:
-        """Return the mailboxes that cannot be read, by name."""
-        paths = sorted(self._folder.glob(f"*{_SUFFIX}"))
+        """Return the mailboxes that cannot be read, by name; none if the home is unreadable."""
+        try:
+            paths = sorted(self._folder.glob(f"*{_SUFFIX}"))
+        except OSError:
+            return []
         return [one for one in map(self._read, paths) if one is not None]
 
     def _path(self, account: str) -> Path:

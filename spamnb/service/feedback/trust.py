@@ -35,7 +35,6 @@ class ChannelPolicy:
 CHANNEL_POLICIES: dict[str, ChannelPolicy] = {
     "cli": ChannelPolicy(),
     "api": ChannelPolicy(),
-    "console": ChannelPolicy(),
     "address": ChannelPolicy(),
     "imap": ChannelPolicy(),
     "maildir": ChannelPolicy(),
