@@ -11,6 +11,7 @@ FULL_SECONDS = 90
 def weather(folder, seed, seconds):
     storm = Storm(folder, seed)
     try:
+        storm.begin()
         storm.rage(seconds)
         counts = storm.compare(storm.settle())
     finally:

@@ -114,16 +114,15 @@ class Storm:
         self.links = FleetLinks(folder, self.server.path, HOSTS)
         self.hosts = [Host(folder, number, self.links.url(number)) for number in range(HOSTS)]
         self.counts: Counter[str] = Counter()
-        self._begin(Path(folder))
 
-    def _begin(self, folder):
-        """Make a small model and its fleet, and give it to all hosts."""
-        first, copy = self.hosts[0], folder / "backup"
+    def begin(self):
+        """Make a small model and its fleet, give it to all hosts, and start them."""
+        first, copy = self.hosts[0], self.server.folder / "backup"
         with Filter.open(first.home, create=True, recipe=new_recipe(), history=False) as model:
             model.learn(letter("h1", 0), "ham")
             model.learn(letter("s1", 1), "spam")
         make_key(first.home / "fleet.key")
-        params = FleetParams(url=first.url, host="host0")
+        params = FleetParams(url=first.url, host="host0", append_s=LIMIT_S)
         member = open_member(params, first.home)
         with closing(open_store(first.home)) as store, closing(member.log):
             begin(store, member)
