@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 spamnb fleet init                 on the first host
+spamnb fleet snapshot             then, to let others join
+spamnb fleet join                 on each other host
 spamnb fleet status               how far this host has followed the log
 spamnb fleet leave                go on alone, with the model as it is
 """
 _PLACES = {
     "init": "spamnb.cli.fleet:init",
     "status": "spamnb.cli.fleet:status",
+    "snapshot": "spamnb.cli.fleet:snapshot",
+    "join": "spamnb.cli.fleet:join",
     "leave": "spamnb.cli.fleet:leave",
 }
 
@@ -41,24 +45,28 @@ def fleet() -> None:
 
 
 @contextmanager
-def _opened(session: CliSession, *, readonly: bool) -> Iterator[tuple[Filter, Member]]:
-    """Open the model and the log."""
+def _log(session: CliSession) -> Iterator[Member]:
+    """Open the log."""
     from spamnb.endpoints.fleet.membership import open_member
 
     if not session.settings.fleet.url:
         raise UserError("fleet.url is not set", hint="set [fleet] in the settings")
     member = open_member(session.settings.fleet, session.home)
-    with closing(member.log), session.open(readonly=readonly) as model:
+    with closing(member.log):
+        yield member
+
+
+@contextmanager
+def _opened(session: CliSession, *, readonly: bool) -> Iterator[tuple[Filter, Member]]:
+    """Open the model and the log."""
+    with _log(session) as member, session.open(readonly=readonly) as model:
         yield model, member
 
 
 @command("Begin a fleet.", EXAMPLES)
 @pass_session
 def init(session: CliSession) -> None:
-    """Make the log of the fleet, which goes on from the model of this host, and the fleet's key.
-
-    For each other host: copy the key, run `spamnb backup` here and `spamnb restore` there.
-    """
+    """Make the log of the fleet, which goes on from the model of this host, and the fleet's key."""
     from spamnb.endpoints.fleet.membership import key_path, make_key
     from spamnb.service.fleet.administration import begin
 
@@ -68,6 +76,33 @@ def init(session: CliSession) -> None:
     with _opened(session, readonly=False) as (model, member):
         position = begin(model.store, member)
     say(f"the fleet begins with event {position.seq}; its key is in {path}")
+
+
+@command("Copy the model to the server.", EXAMPLES)
+@pass_session
+def snapshot(session: CliSession) -> None:
+    """Copy the model to the server of the log for two days, so that other hosts can join."""
+    from spamnb.service.fleet.fleet_store import position_of
+    from spamnb.service.fleet.snapshot import put_snapshot
+
+    with _opened(session, readonly=True) as (model, member):
+        with model.store.read() as view:
+            position_of(view)
+        size = put_snapshot(session.home, member)
+    say(f"{size} bytes copied")
+
+
+@command("Join a fleet.", EXAMPLES)
+@click.option("--force", is_flag=True, help="Replace an existing model.")
+@pass_session
+def join(session: CliSession, force: bool) -> None:
+    """Make the model of this host from the copy on the server; the key must be here already."""
+    from spamnb.service.fleet.snapshot import take_snapshot
+
+    refuse_while_served(session, "join the fleet")
+    with _log(session) as member:
+        take_snapshot(session.home, member, overwrite=force)
+    say("this host has joined the fleet")
 
 
 @command("Compare this host with the log.", EXAMPLES)

@@ -127,6 +127,30 @@ def test_a_log_that_was_lost_is_made_anew(homes, server, monkeypatch):
     assert on(monkeypatch, second, "correct", "ham", SAMPLE / "ham" / "0002.eml").code == 0
 
 
+def test_a_host_joins_by_a_snapshot(homes, server, tmp_path, monkeypatch):
+    """A new host takes the model from the server, if it has the key, and learns with the others."""
+    first, new = homes[0], tmp_path / "c"
+    new.mkdir()
+    shutil.copy(first / "fleet.key", new)
+    done = on(monkeypatch, new, "fleet", "join")
+    assert (done.code, "no snapshot" in done.err) == (3, True)
+    assert on(monkeypatch, first, "correct", "spam", ONE_HAM).code == 0
+    assert on(monkeypatch, first, "fleet", "snapshot").code == 0
+    assert on(monkeypatch, first, "correct", "spam", SAMPLE / "ham" / "0002.eml").code == 0
+    assert on(monkeypatch, new, "fleet", "join").code == 0
+    assert on(monkeypatch, new, "fleet", "join").code == 2
+    assert on(monkeypatch, new, "correct", "ham", ONE_HAM).code == 0
+    assert on(monkeypatch, first, "fleet", "join", "--force").code == 0
+    assert on(monkeypatch, first, "forget", ONE_SPAM).code == 0
+    assert on(monkeypatch, new, "forget", SAMPLE / "ham" / "0003.eml").code == 0
+    assert spamnb(new, "compact").code == spamnb(new, "check").code == 0
+    assert on(monkeypatch, new, "fleet", "status", "--json").json[0]["lag_events"] == 0
+    (new / "fleet.key").write_text("00" * 32)
+    before = contents(new)
+    assert on(monkeypatch, new, "fleet", "join", "--force").code == 3
+    assert contents(new) == before
+
+
 def test_a_key_that_others_can_read_is_refused(homes, monkeypatch):
     """The key of the fleet is secret: a file that other users can read is not used."""
     (homes[0] / "fleet.key").chmod(0o644)

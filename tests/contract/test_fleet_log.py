@@ -155,6 +155,24 @@ def test_a_reader_that_waits_gets_nothing_from_a_silent_log(make_log):
     log.close()
 
 
+def test_a_snapshot_is_replaced_whole(make_log):
+    """A snapshot has all of its parts in order; one that is not finished leaves the old one."""
+    log = make_log()
+    assert list(log.snapshot()) == []
+    for parts in ([b"one", b"", b"three"], [b"four"]):
+        log.put_snapshot(iter(parts))
+        assert list(log.snapshot()) == parts
+
+    def broken():
+        yield b"five"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        log.put_snapshot(broken())
+    assert list(log.snapshot()) == [b"four"]
+    log.close()
+
+
 def test_an_expired_pen_is_free(make_log):
     """A host that took the pen and died does not hold up the others."""
     log = make_log()
@@ -195,6 +213,8 @@ def test_the_user_of_the_manual_suffices(tmp_path):
         log.give_pen("a")
         assert [entry.last for entry in log.entries(0, 1)] == [1]
         assert log.head().seq == 1
+        log.put_snapshot([b"one", b"two"])
+        assert list(log.snapshot()) == [b"one", b"two"]
         log.close()
         with pytest.raises(LogAwayError):
             running.log(password="y", url=f"unix://spamnb@{running.path}").head()

@@ -3,6 +3,7 @@
     {NAME}:state   hash      epoch, seq, chain; said:HOST, how many events a host has appended
     {NAME}:log     stream    entries: id SEQ-0 of the last event; host, upto, first, chain, body
     {NAME}:pen     string    the host that holds the pen
+    {NAME}:snapshot    list      a copy of a host's model, in parts
 
 Each change is one script, which the server runs atomically. Before the first command, and after
 each fault, the server's settings are read: one that would lose acknowledged entries is refused.
@@ -12,7 +13,10 @@ The only module that imports valkey. Failure: LogAwayError for every fault of se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 from spamnb.endpoints.fleet import scripts
@@ -24,6 +28,8 @@ FIRST_PAGE, LAST_PAGE = 16, 1024
 """Entries read at a time: more and more, because a page of large ones takes much memory."""
 PAGE_BYTES = 8 << 20
 LONGEST_WAIT_S = 5.0
+SNAPSHOT_S = 2 * 86_400
+"""how long a snapshot is kept"""
 _DURABLE = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
 
 Result = TypeVar("Result")
@@ -46,6 +52,7 @@ class ValkeyLog:
         self._client: Any
         self._waiting: Any
         """its server answers late: when there is a new entry"""
+        self._snapshot = f"{{{params.name}}}:snapshot"
         options: dict[str, Any] = {"password": password} if password else {}
         if params.is_encrypted:
             # The library does not compare the name of the server with its certificate unasked.
@@ -94,6 +101,21 @@ class ValkeyLog:
 
     def give_pen(self, host: str) -> None:
         self._script(scripts.GIVE_PEN, host)
+
+    def put_snapshot(self, parts: Iterable[bytes]) -> None:
+        made = f"{self._snapshot}.{secrets.token_hex(8)}"
+        for part in parts:
+            self._call(partial(self._waiting.rpush, made, part))
+            # Also if this is interrupted, the parts do not stay.
+            self._call(partial(self._client.expire, made, SNAPSHOT_S))
+        self._call(partial(self._client.rename, made, self._snapshot))
+
+    def snapshot(self) -> Iterator[bytes]:
+        for index in itertools.count():
+            part = self._call(partial(self._waiting.lindex, self._snapshot, index))
+            if part is None:
+                return
+            yield part
 
     def close(self) -> None:
         self._client.close()

@@ -20,7 +20,7 @@ raises it may be in the log or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -104,6 +104,12 @@ class FleetLog(Protocol):
 
     def give_pen(self, host: str) -> None:
         """Take the pen back, if this host holds it."""
+
+    def put_snapshot(self, parts: Iterable[bytes]) -> None:
+        """Replace the snapshot, when all parts are there; it is kept for some days."""
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Yield the parts of the snapshot; none if there is none."""
 
     def close(self) -> None:
         """Close the connections; the log stays."""

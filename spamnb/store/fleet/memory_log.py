@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from spamnb.store.fleet.fleet_log import Draft, Head, LogEntry, Outcome
 from spamnb.store.fleet.position import next_chain
@@ -20,6 +20,7 @@ class MemoryLog:
         self._head: Head | None = None
         self._entries: list[LogEntry] = []
         self._said: dict[str, int] = {}
+        self._snapshot: list[bytes] = []
         self._pen, self._pen_until = "", 0.0
 
     def head(self) -> Head | None:
@@ -81,6 +82,12 @@ class MemoryLog:
         with self._changed:
             if self._pen == host:
                 self._pen = ""
+
+    def put_snapshot(self, parts: Iterable[bytes]) -> None:
+        self._snapshot = list(parts)
+
+    def snapshot(self) -> Iterator[bytes]:
+        yield from self._snapshot
 
     def close(self) -> None:
         """Do nothing; there are no connections."""
