@@ -5,6 +5,7 @@ No template marks anything as safe HTML. Must not know requests.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cached_property
@@ -24,6 +25,9 @@ CONTENT_SECURITY_POLICY: Final = (
     "connect-src 'self'; form-action 'self'; frame-src 'self'; base-uri 'none'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types spamnb"
 )
+_NEARLY: Final = 0.9999
+_UNSTORED: Final = re.compile(r"[0-9a-f]{16}")
+"""how a clue is shown of which only the id is known"""
 _UNITS: Final = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 
 
@@ -47,6 +51,7 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        self._templates.tests["unstored"] = _UNSTORED.fullmatch
         self._templates.globals |= {"t": text, "word": word, "asset": self._path_of}
         self._templates.filters |= {
             "when": when,
@@ -88,14 +93,12 @@ def when(time: str) -> Markup:
 
 def percent(share: float) -> str:
     """Return a probability in percent, never as 0 or 100 if it is neither."""
-    for limit, digits in ((0.0001, 4), (0.001, 3), (0.01, 2)):
-        if min(share, 1 - share) < limit:
-            found = f"{share:.{digits}%}"
-            rounds = float(found[:-1]) in (0.0, 100.0) and 0 < share < 1
-            if not rounds:
-                return f"{found[:-1]} %"
-            return "over 99.9999 %" if share > 0.5 else "under 0.0001 %"
-    return f"{share * 100:.1f} %"
+    if share > _NEARLY:
+        return f"over {_NEARLY:.2%}".replace("%", " %") if share < 1 else "100 %"
+    if share < 1 - _NEARLY:
+        return f"under {1 - _NEARLY:.2%}".replace("%", " %") if share > 0 else "0 %"
+    digits = 2 if min(share, 1 - share) < 0.01 else 1
+    return f"{share * 100:.{digits}f} %"
 
 
 def size_text(size: float) -> str:

@@ -1,0 +1,93 @@
+"""Parts of the pages without a daemon: numbers as text, texts, rows."""
+
+import re
+
+import pytest
+
+from spamnb.endpoints.console.pages import rendering
+from spamnb.endpoints.console.pages.live import live_rows
+from spamnb.endpoints.console.pages.message import clue_rows, deciding
+from spamnb.endpoints.console.pages.rendering import Renderer, percent, sentence, size_text, when
+from spamnb.endpoints.console.pages.table import PAGES
+from spamnb.endpoints.console.pages.texts import TEXTS
+
+FOLDER = rendering._HERE
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [
+        (0.0, "0 %"),
+        (1e-9, "under 0.01 %"),
+        (0.004, "0.40 %"),
+        (0.5, "50.0 %"),
+        (0.992, "99.20 %"),
+        (0.9998, "99.98 %"),
+        (0.999999, "over 99.99 %"),
+        (1.0, "100 %"),
+    ],
+)
+def test_a_probability_is_never_rounded_to_certainty(share, shown):
+    assert percent(share) == shown
+
+
+def test_numbers_have_units_and_errors_are_sentences():
+    assert [size_text(size) for size in (12, 2048, 3 << 20)] == ["12 bytes", "2.0 KB", "3.0 MB"]
+    assert sentence("there is no label 'x'") == "There is no label 'x'."
+    assert sentence("see the log?") == "See the log?"
+    shown = when("2026-11-23T13:00:00+01:00")
+    assert shown == '<time datetime="2026-11-23T12:00:00+00:00">2026-11-23 12:00 UTC</time>'
+
+
+def test_every_text_is_used_and_every_used_text_exists():
+    """The table of texts is complete, and has nothing that no page shows."""
+    sources = "".join(
+        path.read_text()
+        for path in [*FOLDER.rglob("*.html"), *FOLDER.glob("*.py")]
+        if path.name != "texts.py"
+    )
+    used = set(re.findall(r"\b(?:t|text)\(\s*\"([\w.?]+)\"(?! ~)", sources))
+    assert used <= TEXTS.keys()
+    made = {f"{page.name}.title" for page in PAGES}
+    heads = set(re.findall(r"\"(\w+)\.?\"(?: ~|, )", sources))
+    unused = {key for key in TEXTS.keys() - used - made if key.partition(".")[0] not in heads}
+    assert unused == set()
+
+
+def test_templates_mark_nothing_as_safe_and_style_nothing_inline():
+    """Values are always escaped, and the policy allows neither inline style nor inline script."""
+    unsafe = r"\|\s*safe|autoescape|\sstyle=|\son\w+=|<script(?! type=\"module\" src)"
+    for path in FOLDER.rglob("*.html"):
+        assert not re.search(unsafe, path.read_text()), path
+
+
+def test_the_assets_are_small():
+    """Together below 40 KB, the script at most 400 lines."""
+    assets = Renderer().assets
+    assert sum(len(asset.data) for asset in assets.values()) < 40_000
+    assert len(assets["console.js"].data.splitlines()) <= 400
+
+
+def test_a_message_without_a_verdict_has_a_row():
+    """The list is in the order of time, with what became of each message."""
+    verdicts = [{"time": "2026-01-01T00:00:02+00:00", "signature": "s1", "notes": {}}]
+    outcomes = [
+        {"time": 1767225601.0, "signature": "s1", "action": "relay"},
+        {"time": 1767225603.0, "signature": "", "action": "relay", "reason": "oversize"},
+    ]
+    rows = live_rows(verdicts, outcomes)
+    assert [row["signature"] for row in rows] == ["", "s1"]
+    assert [row["outcome"]["action"] for row in rows] == ["relay", "relay"]
+
+
+def test_bars_are_relative_to_the_strongest_clue():
+    clues = [
+        {"location": "body", "token": "a", "nats": 2.0},
+        {"location": "body", "token": "b", "nats": -1.0},
+    ]
+    without = [{"decision": "junk"}, {"decision": "deliver"}]
+    rows = clue_rows(clues, without)
+    assert [(row.start, row.length) for row in rows] == [(60, 60), (30, 30)]
+    assert deciding(without, "junk") == {"decision": "deliver"}
+    assert deciding(without[:1], "junk") is None
+    assert clue_rows([{"location": "body", "token": "a", "nats": 0.0}], [])[0].length == 0
