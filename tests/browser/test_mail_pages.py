@@ -1,9 +1,11 @@
 """Search, message, trainings and own mail: each act end to end, on every screen, for all people."""
 
+import json
 import re
 
 import pytest
 from support.browser import DESK, PHONE, window
+from support.cli import spamnb
 
 SUBJECTS = {
     "hostile": "<script>alert(1)</script>\"' onmouseover=x {{ 7*7 }} ${7*7}",
@@ -132,7 +134,12 @@ def test_trainings_behind_a_verdict_are_those_of_bisect(site, browser):
     signature = site.deliver("why is this so")
     with window(browser, site.url) as opened:
         opened.log_in("root", f"/message/{signature}/influence")
-        assert opened.page.locator("table.facts tbody tr").count() == 10
+        shown = [float(one) for one in opened.texts("table.facts tbody td.number")]
+    told = spamnb(site.home, "bisect", signature, "--limit", "10", "--json")
+    assert told.code == 0, told
+    nats = [share["nats"] for share in json.loads(told.out)["shares"]]
+    assert shown == pytest.approx(nats, abs=0.005)
+    assert len(shown) == 10
 
 
 @pytest.mark.parametrize("look", LOOKS)

@@ -5,8 +5,9 @@
     visitors    who looks at a page: sessions, roles
     rendering   templates, assets
     texts       all English text
-    mail        live, search, message, trainings, own mail
-    kept mail   quarantine, review, and the pages of signed links
+    page        what a page is; asks the operations of the API
+    live, lists, message, quarantine, review, links    what the pages show
+    teaching    what their forms do
 
 Every number and every change comes from the operations of the API.
 """
