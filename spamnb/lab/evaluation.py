@@ -17,6 +17,7 @@ import numpy as np
 from spamnb.core.model.costs import BINARY, DECISIONS, Costs, thresholds
 from spamnb.core.model.decision import decide_many
 from spamnb.core.model.events import Ints
+from spamnb.core.model.evidence import reliability
 from spamnb.core.model.scoring import Floats, probabilities
 from spamnb.errors import UserError
 from spamnb.lab.protocols import FOLDS, ScoredMessages, run
@@ -98,7 +99,7 @@ class Evaluation:
             "decisions": self._decisions(),
             "cost": _cost(truth, P, self.results.decision, costs),
             "thresholds": {t.decision: t.probability for t in thresholds(costs)},
-            "reliability": [asdict(part) for part in curves.reliability(truth, P)],
+            "reliability": [asdict(part) for part in reliability(truth, P)],
             "learning_curve": [asdict(part) for part in curves.learning(truth, odds, P)],
         }
 

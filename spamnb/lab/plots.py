@@ -13,6 +13,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from spamnb.core.model.costs import Costs, thresholds
+from spamnb.core.model.evidence import reliability
 from spamnb.errors import UserError
 from spamnb.lab.statistics import curves
 
@@ -152,7 +153,7 @@ def _learning(axes: Axes, evaluation: Evaluation) -> None:
 
 def _reliability(axes: Axes, evaluation: Evaluation) -> None:
     results = evaluation.results
-    bins = curves.reliability(results.truth, results.probability)
+    bins = reliability(results.truth, results.probability)
     axes.plot([0, 1], [0, 1], color=GREY, lw=1, ls=":")
     predicted, observed = [part.said for part in bins], [part.seen for part in bins]
     # In a bin of one class the interval ends at the observed share, up to rounding.

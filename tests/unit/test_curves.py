@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spamnb.core.model.evidence import reliability, wilson
 from spamnb.lab.statistics import curves
 from spamnb.lab.statistics.metrics import auc
 
@@ -42,7 +43,7 @@ def test_reliability_counts_every_message_once():
     dice = np.random.default_rng(2)
     P = dice.random(5000)
     truth = dice.random(5000) < P
-    bins = curves.reliability(truth, P)
+    bins = reliability(truth, P)
     assert sum(part.messages for part in bins) == 5000
     assert all(part.low <= part.seen <= part.high for part in bins)
     assert sum(part.low <= part.said <= part.high for part in bins) >= 8
@@ -50,16 +51,16 @@ def test_reliability_counts_every_message_once():
 
 def test_wilson_by_hand():
     """None of ten: 0 to 0.278; all of ten mirrors it."""
-    low, high = curves.wilson(0, 10)
+    low, high = wilson(0, 10)
     assert (low, round(high, 3)) == (0, 0.278)
-    assert curves.wilson(10, 10)[0] == pytest.approx(1 - high)
+    assert wilson(10, 10)[0] == pytest.approx(1 - high)
 
 
 def test_the_interval_holds_the_share():
     """For none and for all of any count the interval ends at the share, not beside it."""
     for of in range(1, 500):
         for right in (0, of // 2, of):
-            low, high = curves.wilson(right, of)
+            low, high = wilson(right, of)
             assert 0 <= low <= right / of <= high <= 1
 
 

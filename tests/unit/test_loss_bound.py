@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from spamnb.core.model.costs import Costs, thresholds
-from spamnb.lab.statistics.loss_bound import costs_for, ham_loss_bound, ham_needed, most_lost
+from spamnb.core.model.evidence import ham_needed, most_lost
+from spamnb.lab.statistics.loss_bound import costs_for, ham_loss_bound
 
 
 def test_the_bound_is_clopper_and_pearsons():

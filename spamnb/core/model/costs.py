@@ -11,9 +11,9 @@ order as the probability of spam rises. Fails with SettingsError for an inconsis
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
-from math import inf, isfinite, log
+from math import exp, inf, isfinite, log
 from typing import Literal, NamedTuple
 
 from spamnb.errors import SettingsError
@@ -105,3 +105,18 @@ def thresholds(costs: Costs) -> tuple[Threshold, ...]:
         now = DECISIONS[i]
         dearer, cheaper = table[now][0] - ham, spam - table[now][1]
         edge.append(Threshold(now, dearer / (dearer + cheaper), log_odds))
+
+
+def junk_from(costs: Costs, log_odds: float) -> Costs:
+    """Return the costs with the price of ham in junk that makes this the threshold of junk.
+
+    The junk threshold is never below the unsure threshold. The ratio between the costs of
+    rejecting a ham and of filing it as junk is kept, but rejecting never becomes cheaper.
+    """
+    deliver, unsure, junk, reject = costs.deliver, costs.unsure, costs.junk, costs.reject
+    first = log((unsure[0] - deliver[0]) / (deliver[1] - unsure[1])) if unsure != deliver else 0.0
+    ham = unsure[0] + exp(min(max(log_odds, first), 40.0)) * (unsure[1] - junk[1])
+    reject_ratio = reject[0] / junk[0] if junk[0] else 1.0
+    return replace(
+        costs, junk=(ham, junk[1]), reject=(max(ham * reject_ratio, reject[0]), reject[1])
+    )

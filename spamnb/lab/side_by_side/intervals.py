@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import comb
 
-from spamnb.lab.statistics.loss_bound import CONFIDENCE, most_lost
+from spamnb.core.model.evidence import CONFIDENCE, most_lost
 
 Share = tuple[float, float]
 

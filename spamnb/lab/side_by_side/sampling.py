@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 
 from spamnb.core.mail.filter_marks import OtherVerdict
+from spamnb.core.model.evidence import CONFIDENCE
 from spamnb.lab.side_by_side.intervals import exact_interval
 from spamnb.lab.side_by_side.records import PairedVerdict, Truth
-from spamnb.lab.statistics.loss_bound import CONFIDENCE
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,18 +26,6 @@ class Roc:
 
 
 @dataclass(frozen=True, slots=True)
-class Bin:
-    """Messages with about the same probability: mean probability and share of spam."""
-
-    said: float
-    seen: float
-    low: float
-    """Wilson's 95 % interval of `seen`"""
-    high: float
-    messages: int
-
-
-@dataclass(frozen=True, slots=True)
 class StreamSegment:
     """Errors within one segment of the messages in order."""
 
@@ -73,31 +61,6 @@ def roc(truth: Bools, score: Floats) -> Roc:
         chosen = np.unique(np.linspace(0, len(lost) - 1, POINTS).round().astype(int))
         lost, missed = lost[chosen], missed[chosen]
     return Roc(tuple(lost.tolist()), tuple(missed.tolist()))
-
-
-def reliability(truth: Bools, probability: Floats, bins: int = 10) -> tuple[Bin, ...]:
-    """Return the share of spam in each bin of the probabilities; empty bins are left out."""
-    at = np.minimum((probability * bins).astype(int), bins - 1)
-    found = []
-    for number in np.unique(at):
-        inside = at == number
-        count, right = int(inside.sum()), int(truth[inside].sum())
-        low, high = wilson(right, count)
-        found.append(Bin(float(probability[inside].mean()), right / count, low, high, count))
-    return tuple(found)
-
-
-def wilson(right: int, of: int) -> tuple[float, float]:
-    """95 % interval of a share (Wilson 1927), clipped to contain the share and lie in [0, 1].
-
-    For 0 of n and n of n one end is the share itself; without clipping, rounding misses it for
-    half of all counts.
-    """
-    z = 1.959963984540054
-    share, spread = right / of, z * z / of
-    middle = (share + spread / 2) / (1 + spread)
-    half = z * (share * (1 - share) / of + spread / (4 * of)) ** 0.5 / (1 + spread)
-    return max(min(middle - half, share), 0.0), min(max(middle + half, share), 1.0)
 
 
 def learning(truth: Bools, score: Floats, probability: Floats) -> tuple[StreamSegment, ...]:

@@ -10,16 +10,14 @@ Pure functions; must not know models. Invariant: with too few ham the threshold 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import asdict, dataclass, replace
-from math import ceil, exp, inf, lgamma, log, log1p
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from spamnb.core.model.costs import Costs
+from spamnb.core.model.costs import Costs, junk_from
+from spamnb.core.model.evidence import ham_needed, most_lost
 from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.lab.statistics.metrics import Bools
-
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,36 +40,6 @@ class HamLossBound:
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
-
-
-def most_lost(lost: int, ham: int, confidence: float = CONFIDENCE) -> float:
-    """Clopper and Pearson's upper bound of the share lost, given `lost` of `ham`."""
-    if lost >= ham:
-        return 1.0
-    low, high = lost / ham, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if _at_most(lost, ham, middle) > 1 - confidence else (low, middle)
-        )
-    return high
-
-
-def _at_most(lost: int, ham: int, share: float) -> float:
-    """Probability of at most `lost` of `ham` if each is lost with probability `share`."""
-    if share >= 1:
-        return 0.0
-    a, b = log(share) if share else -inf, log1p(-share)
-    total = 0.0
-    for k in range(lost + 1):
-        log_ways = lgamma(ham + 1) - lgamma(k + 1) - lgamma(ham - k + 1)
-        total += exp(log_ways + (k * a if k else 0.0) + (ham - k) * b)
-    return total
-
-
-def ham_needed(one_in: int, confidence: float = CONFIDENCE) -> int:
-    """Number of ham, none of them lost, that guarantee one in N: about 3 N."""
-    return ceil(log(1 - confidence) / log1p(-1 / one_in))
 
 
 def ham_loss_bound(truth: Bools, log_odds: Floats, one_in: int) -> HamLossBound:
@@ -106,17 +74,7 @@ def _expected(log_odds: Floats, threshold: float) -> float:
 
 
 def costs_for(costs: Costs, found: HamLossBound) -> Costs:
-    """Return the costs with the price of ham in junk that gives the threshold of `found`.
-
-    The junk threshold is never below the unsure threshold. The ratio between the costs of
-    rejecting a ham and of filing it as junk is kept, but rejecting never becomes cheaper.
-    """
+    """Return the costs with the price of ham in junk that gives the threshold of `found`."""
     if found.log_odds is None:
         return costs
-    deliver, unsure, junk, reject = costs.deliver, costs.unsure, costs.junk, costs.reject
-    first = log((unsure[0] - deliver[0]) / (deliver[1] - unsure[1])) if unsure != deliver else 0.0
-    ham = unsure[0] + exp(min(max(found.log_odds, first), 40.0)) * (unsure[1] - junk[1])
-    reject_ratio = reject[0] / junk[0] if junk[0] else 1.0
-    return replace(
-        costs, junk=(ham, junk[1]), reject=(max(ham * reject_ratio, reject[0]), reject[1])
-    )
+    return junk_from(costs, found.log_odds)

@@ -1,0 +1,80 @@
+"""What-if: the decisions under other costs, against a count message by message."""
+
+from collections import Counter
+from math import exp
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamnb.core.model.costs import DECISIONS, Costs, junk_from, thresholds
+from spamnb.core.model.decision import decide
+from spamnb.core.model.evidence import ham_needed, most_lost
+from spamnb.core.policy.whatif import JudgedMail, what_if
+
+ROWS = st.lists(st.tuples(st.floats(-40, 40), st.booleans(), st.booleans(), st.booleans()))
+FILED = ("junk", "reject")
+
+
+def mail_of(rows):
+    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    log_odds, *flags = columns
+    return JudgedMail(np.array(log_odds, float), *(np.array(one, bool) for one in flags))
+
+
+def decision(log_odds, costs):
+    return decide((1 / (1 + exp(log_odds)), 1 / (1 + exp(-log_odds))), costs)
+
+
+@given(ROWS, st.floats(-3, 12))
+def test_the_counts_are_those_of_single_decisions(rows, line):
+    """Pairs of decisions, known and expected mistakes are each counted over the messages alone."""
+    old, new = Costs(), junk_from(Costs(), line)
+    found = what_if(mail_of(rows), old, new, 2)
+    both = [(decision(row[0], old), decision(row[0], new)) for row in rows]
+    counts = Counter(both)
+    for i, before in enumerate(DECISIONS):
+        for k, after in enumerate(DECISIONS):
+            assert found.counts[i, k] == counts[before, after]
+    assert list(found.changed) == [at for at, (one, two) in enumerate(both) if one != two]
+    to_junk = [
+        row for row, (one, two) in zip(rows, both, strict=True) if one not in FILED and two in FILED
+    ]
+    assert found.newly_junk.messages == len(to_junk)
+    assert found.newly_junk.known == sum(row[1] for row in to_junk)
+    assert found.newly_junk.known_wrong == sum(row[1] and not row[2] for row in to_junk)
+    expected = sum(1 / (1 + exp(row[0])) for row in to_junk)
+    assert found.newly_junk.expected_wrong == pytest.approx(expected)
+    ham = [(row, two) for row, (_, two) in zip(rows, both, strict=True)
+           if row[1] and row[3] and not row[2]]  # fmt: skip
+    filed = sum(two in FILED for _, two in ham)
+    assert (found.at_most.ham, found.at_most.filed) == (len(ham), filed)
+    enough = len(ham) >= ham_needed(2)
+    assert found.at_most.share == (most_lost(filed, len(ham)) if enough else None)
+    assert sum(part.messages for part in found.reliability) == sum(r[1] and r[3] for r in rows)
+
+
+@given(ROWS)
+def test_the_same_costs_change_nothing(rows):
+    """No message moves, and nothing is expected to be wrong."""
+    found = what_if(mail_of(rows), Costs(), Costs(), 1000)
+    assert found.counts.sum() == found.counts.trace() == len(rows)
+    assert len(found.changed) == found.newly_junk.messages == found.newly_delivered.messages == 0
+    assert found.newly_junk.expected_wrong == found.newly_delivered.expected_wrong == 0
+
+
+def test_little_evidence_gives_no_bound():
+    """99 % on ham takes as many ham as `ham_needed` says, and one less gives None."""
+    for count, enough in ((ham_needed(100) - 1, False), (ham_needed(100), True)):
+        mail = mail_of([(-5.0, True, False, True)] * count)
+        found = what_if(mail, Costs(), junk_from(Costs(), 3), 100).at_most
+        assert (found.share is not None) is enough
+        assert found.ham_needed == ham_needed(100)
+
+
+@pytest.mark.parametrize("line", [1.0, 5.2, 9.0, 20.0])
+def test_the_wanted_line_becomes_the_threshold_of_junk(line):
+    """The costs that `junk_from` returns have junk above it."""
+    found = {one.decision: one.log_odds for one in thresholds(junk_from(Costs(), line))}
+    assert found["junk"] == pytest.approx(line)
