@@ -67,11 +67,15 @@ class SeriesStore:
 
     def points(self, name: str, step: str, since_s: int, until_s: int) -> list[tuple[int, int]]:
         """Return (time, growth of a counter) of each step that began in a span of time."""
+        return [(at, one.get(name, 0)) for at, one in self.growth(step, since_s, until_s)]
+
+    def growth(self, step: str, since_s: int, until_s: int) -> list[tuple[int, dict[str, int]]]:
+        """Return (time, growth by counter, without zeros) of each step in a span of time."""
         with self._environment.read() as tables:
             rows = tables[step].scan(_TIME.pack(since_s))
             timed = ((_TIME.unpack(key)[0], value) for key, value in rows)
             within = takewhile(lambda row: row[0] < until_s, timed)
-            return [(at, json.loads(bytes(value)).get(name, 0)) for at, value in within]
+            return [(at, json.loads(bytes(value))) for at, value in within]
 
 
 def _add(table: LmdbTable, at: int, growth: Mapping[str, int]) -> None:

@@ -106,6 +106,7 @@ BODIES = {
     "undo": {"event": 999_999},
     "decide": {"do": "refuse"},
     "release": {},
+    "whatif": {"junk_from": 0.999},
 }
 
 

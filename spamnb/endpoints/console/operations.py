@@ -8,28 +8,42 @@ exist for the caller (RefError). Failure: the errors of the services.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from math import log
 from typing import Any, NoReturn
 
+from spamnb.core.model.costs import junk_from
 from spamnb.core.model.events import NO_LABEL
 from spamnb.core.model.verdict import SIGNATURE, Verdict, signature_bytes, signature_text
 from spamnb.endpoints.console.callers import ApiCaller
 from spamnb.endpoints.console.preview.document import HEADERS, preview
 from spamnb.endpoints.console.problems import ApiError
 from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
-from spamnb.errors import RefError, UserError
+from spamnb.errors import RefError, SettingsError, UserError
 from spamnb.service.admin.client import answer_of, failed
+from spamnb.service.admin.judged_mail import judged_mail
 from spamnb.service.admin.listings import journal, trainings_of, verdict_facts
 from spamnb.service.admin.request import AdminResponse
+from spamnb.service.admin.verdict_charts import (
+    BEFORE_US,
+    WEEK_US,
+    correction_charts,
+    log_odds_chart,
+)
 from spamnb.service.admin.verdict_search import VerdictQuery, search
-from spamnb.service.engine.clock import iso
+from spamnb.service.admin.whatif import whatif_facts
+from spamnb.service.engine.clock import iso, now_us
 from spamnb.service.feedback.ownership import OwnershipCheck, delivered_to
 from spamnb.service.maintenance.attribution import bisect
 from spamnb.service.maintenance.event_filter import EventFilter
+from spamnb.service.telemetry.graphs import PERIODS, counter_charts, growth_in
 from spamnb.service.training.bulk_scoring import verdict_as_dict
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.series import STEPS
 
 _LAST_S = 1 << 40
+_MOST_JUDGED = 20_000
+"""verdicts of one request for graphs"""
 _MOST_TRAININGS = 20
 """of one message"""
 
@@ -201,6 +215,41 @@ def _verdict_of(site: ConsoleSite, caller: ApiCaller, signature: str) -> History
 
 def _missing(what: str) -> NoReturn:
     raise RefError(f"there is no {what}", hint="see /api/v1/openapi.json")
+
+
+# --- graphs --------------------------------------------------------------------------------------
+
+
+def graphs(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """The numbers of the page Graphs, over a day, a week, a month or a year."""
+    period, now = PERIODS[request.values["period"]], now_us()
+    starts = period.starts(now // 1_000_000)
+    places = tuple(iso(start * 1_000_000) for start in starts)
+    rows = site.series.growth(period.step, starts[0], _LAST_S)
+    charts = counter_charts(places, growth_in(rows, starts, period.seconds))
+    since = min(starts[0] * 1_000_000, now - WEEK_US - BEFORE_US)
+    with site.reading() as model:
+        judged = judged_mail(model, site.index, _MOST_JUDGED, since)
+    charts += [*correction_charts(judged, places, starts), log_odds_chart(judged, now)]
+    facts = [chart.as_dict() for chart in charts]
+    return ApiReply({"step_s": period.seconds, "messages": len(judged), "charts": facts})
+
+
+def whatif(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """What other costs would have decided on the newest messages; nothing is changed."""
+    values, old = request.values, site.config.costs
+    junk, costs = values["junk_from"], values["costs"]
+    if (junk is None) == (costs is None):
+        raise UserError("give `junk_from` or `costs`, and not both")
+    try:
+        new = junk_from(old, log(junk / (1 - junk))) if junk else replace(old, **costs)
+    except SettingsError as error:
+        raise UserError(str(error), hint=error.hint) from error
+    with site.reading() as model:
+        judged = judged_mail(model, site.index, values["messages"])
+        labels = model.labels
+    costs_of_both = old, new
+    return ApiReply(whatif_facts(judged, labels, costs_of_both, values["one_in"], values["limit"]))
 
 
 # --- training ------------------------------------------------------------------------------------

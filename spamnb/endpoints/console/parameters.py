@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from math import isfinite
 from typing import Any, Final, NamedTuple
 
 from spamnb.errors import UserError
@@ -100,6 +101,41 @@ def choice(*names: str) -> ParameterType:
         lambda value: _require(isinstance(value, str) and value in names, value),
         f"one of {', '.join(names)}",
     )
+
+
+def _number(value: Any) -> float:
+    _require(isinstance(value, int | float | str) and not isinstance(value, bool), value)
+    found = float(value)
+    return float(_require(isfinite(found), found))
+
+
+def between(least: float, most: float) -> ParameterType:
+    """Make the type of numbers between two, which are not allowed themselves."""
+
+    def take(value: Any) -> float:
+        found = _number(value)
+        return float(_require(least < found < most, found))
+
+    schema = {"type": "number", "exclusiveMinimum": least, "exclusiveMaximum": most}
+    return ParameterType(schema, take, f"a number above {least:g} and below {most:g}")
+
+
+def pairs_by(*names: str) -> ParameterType:
+    """Make the type of an object with two numbers for some of these names."""
+
+    def take(value: Any) -> dict[str, tuple[float, float]]:
+        _require(isinstance(value, dict) and set(value) <= set(names), value)
+        good = all(isinstance(pair, list) and len(pair) == 2 for pair in value.values())
+        _require(good, value)
+        return {name: (_number(pair[0]), _number(pair[1])) for name, pair in value.items()}
+
+    pair = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+    schema = {
+        "type": "object",
+        "properties": dict.fromkeys(names, pair),
+        "additionalProperties": False,
+    }
+    return ParameterType(schema, take, f"an object with two numbers for any of {', '.join(names)}")
 
 
 def read_parameters(

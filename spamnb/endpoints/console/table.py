@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from spamnb.core.model.costs import DECISIONS
 from spamnb.core.model.verdict import SIGNATURE
 from spamnb.endpoints.console import operations as run
 from spamnb.endpoints.console import quarantine, token_operations
@@ -19,11 +20,14 @@ from spamnb.endpoints.console.parameters import (
     TIME,
     Parameter,
     Schema,
+    between,
     choice,
+    pairs_by,
     whole,
 )
 from spamnb.endpoints.console.places import Place
 from spamnb.endpoints.console.site import Run
+from spamnb.service.telemetry.graphs import PERIODS
 from spamnb.service.telemetry.metrics import COUNTERS
 from spamnb.store.series import STEPS
 
@@ -62,7 +66,7 @@ class ApiOperation:
     @property
     def changes(self) -> bool:
         """Whether it changes anything."""
-        return self.method != "GET" and self.name not in ("score", "explain")
+        return self.method != "GET" and self.name not in ("score", "explain", "whatif")
 
     @property
     def noted(self) -> bool:
@@ -233,6 +237,29 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         "influence", "GET", "/verdicts/{signature}/influence", "admin", run.influence,
         _object(log_odds="number", between="array", shares="array", folded="integer"),
         (_SIGNATURE, _LIMIT), place="heavy",
+    ),
+    ApiOperation(
+        "graphs", "GET", "/graphs", "admin", run.graphs,
+        _object(step_s="integer", messages="integer", charts="array"),
+        (Parameter("period", choice(*PERIODS), "How far back.", "week"),), place="heavy",
+    ),
+    ApiOperation(
+        "whatif", "POST", "/whatif", "admin", run.whatif,
+        _object(
+            messages="integer", since="string?", old_thresholds="object", new_thresholds="object",
+            counts="array", newly_junk="object", newly_delivered="object", at_most="object",
+            reliability="array", changed="array",
+        ),
+        (
+            Parameter("junk_from", between(0, 1), "The probability above which messages are junk."),
+            Parameter("costs", pairs_by(*DECISIONS), "Costs of decisions, for ham and for spam, "
+                      "instead."),
+            Parameter("messages", whole(1, 20_000), "How many of the newest messages.", 5000),
+            Parameter("one_in", whole(2, 1_000_000), "The bound on lost ham needs the evidence for "
+                      "one in so many.", 1000),
+            _LIMIT,
+        ),
+        place="heavy",
     ),
     ApiOperation(
         "journal", "GET", "/journal", "read", run.trainings, _page("events", _EVENT),

@@ -17,6 +17,7 @@ from itertools import groupby
 from math import ceil, floor, log10
 from typing import Any, Final, Literal, NamedTuple
 
+SeriesKind = Literal["bar", "line", "band"]
 Unit = Literal["count", "percent", "per_mille", "ms"]
 Values = tuple[float | None, ...]
 
@@ -34,7 +35,7 @@ class ChartSeries:
     """One series: a value for each place, None where there is none."""
 
     name: str
-    kind: Literal["bar", "line", "band"]
+    kind: SeriesKind
     values: Values
     low: Values = ()
     """the lower edge of a band; its `values` are the upper edge"""

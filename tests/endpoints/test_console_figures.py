@@ -1,0 +1,121 @@
+"""The numbers of graphs and what-if: equal to those of the commands and of the API's lists."""
+
+from collections import Counter
+
+import pytest
+from support.cli import spamnb
+from support.console import Api, console, token, trained_home
+from support.daemon import send
+from support.sink import Sink
+
+from spamnb.core.model.costs import Costs, thresholds
+from spamnb.service.telemetry.graphs import PERIODS, growth_in
+
+JUNK = next(one.probability for one in thresholds(Costs()) if one.decision == "junk")
+
+
+class Rig:
+    """A daemon that has judged some mail, and a client with all rights."""
+
+    def __init__(self, folder, daemon, address):
+        self.home, self.config = folder / "home", folder / "spamnb.toml"
+        self.api = Api(address, token(self.home, "all", "admin", "read", "teach"))
+        for number in range(12):
+            text = "meeting agenda notes" if number % 3 else "cheap pills viagra offer buy now"
+            send(daemon.port(), f"{text} {number}", f"about {number}")
+        self.rows = self.api.found(12)
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory):
+    folder, sink = tmp_path_factory.mktemp("figures"), Sink()
+    trained_home(folder)
+    with console(folder, listener=f'upstream = "{sink.address}"') as (daemon, address):
+        yield Rig(folder, daemon, address)
+    sink.close()
+
+
+def test_counts_are_those_of_the_command(rig):
+    """`spamnb history` has the same decisions; under the same costs nothing changes."""
+    found = rig.api.post("/whatif", {"junk_from": JUNK}).body
+    listed = spamnb(rig.home, "--config", str(rig.config), "history", "--json", "--limit", 0).json
+    counts = {one["old"]: one["messages"] for one in found["counts"]}
+    assert counts == Counter(one["decision"] for one in listed)
+    assert found["messages"] == len(listed)
+    assert all(one["old"] == one["new"] for one in found["counts"])
+    assert found["changed"] == []
+    assert found["new_thresholds"]["junk"] == pytest.approx(JUNK)
+
+
+def test_known_and_expected_are_those_of_the_changed_messages(rig):
+    """With ham as cheap as spam all that is likely spam is junk; the sums are over this mail."""
+    costs = {"junk": [0.5, 0.05], "reject": [1000, 0]}
+    found = rig.api.post("/whatif", {"costs": costs, "limit": 200}).body
+    moved = [one for one in found["changed"] if one["new"] == "junk"]
+    assert found["newly_junk"]["messages"] == len(moved)
+    expected = sum(1 - one["probability"] for one in moved)
+    assert found["newly_junk"]["expected_wrong"] == pytest.approx(expected)
+    assert found["newly_junk"]["known"] == 0
+    before = {one["signature"]: one for one in rig.rows}
+    assert all(before[one["signature"]]["decision"] == one["old"] for one in moved)
+    assert found["at_most"]["share"] is None
+
+
+def test_a_correction_is_known(rig):
+    """A message that a person taught counts as known, and as judged before it was taught."""
+    row = rig.rows[0]
+    assert rig.api.post("/teach", {"label": "ham", "ref": row["signature"]}).status == 200
+    found = rig.api.post("/whatif", {"junk_from": 0.9}).body
+    assert found["at_most"]["ham"] == 1
+    assert sum(one["messages"] for one in found["reliability"]) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"junk_from": 0},
+        {"junk_from": 1},
+        {"junk_from": "x"},
+        {"junk_from": True},
+        {"junk_from": 0.5, "costs": {}},
+        {"costs": {"junk": [1]}},
+        {"costs": {"junk": [1, "x"]}},
+        {"costs": {"junk": [-1, 0]}},
+        {"costs": {"other": [1, 1]}},
+        {"costs": []},
+        {"junk_from": 0.9, "messages": 0},
+    ],
+)
+def test_a_request_that_is_not_valid_is_refused(rig, body):
+    """The reply names the parameter."""
+    reply = rig.api.post("/whatif", body)
+    assert reply.status == 400, reply
+
+
+@pytest.mark.parametrize("period", PERIODS)
+def test_a_chart_has_a_value_for_each_place(rig, period):
+    """Every period; places are times, or log-odds."""
+    found = rig.api.get("/graphs", period=period).body
+    assert found["messages"] == 12
+    for chart in found["charts"]:
+        for one in chart["series"]:
+            assert len(one["values"]) == len(chart["places"])
+    by_name = {chart["name"]: chart for chart in found["charts"]}
+    assert len(by_name["volume"]["places"]) == PERIODS[period].length
+    spread = by_name["log_odds"]["series"]
+    total = sum(value for one in spread if one["kind"] == "bar" for value in one["values"])
+    assert total == pytest.approx(100)
+
+
+def test_steps_add_up_and_end_with_the_present():
+    """Growth is counted in the step that it belongs to, what is older in none."""
+    period = PERIODS["day"]
+    starts = period.starts(1_767_270_000)
+    assert len(starts) == 24
+    assert starts[-1] <= 1_767_270_000 < starts[-1] + period.seconds
+    rows = [(starts[0] - 900, {"scanned": 9}), (starts[0] + 900, {"scanned": 1}),
+            (starts[0] + 2700, {"scanned": 2}), (starts[-1], {"scanned": 4})]  # fmt: skip
+    found = growth_in(rows, starts, period.seconds)
+    assert (found[0]["scanned"], found[-1]["scanned"]) == (3, 4)
+    assert sum(one["scanned"] for one in found) == 7
