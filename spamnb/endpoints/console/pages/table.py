@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from spamnb.endpoints.console.pages import lists, live, message, quarantine, review
+from spamnb.endpoints.console.pages.figures import graphs, whatif
 from spamnb.endpoints.console.pages.page import Page
 from spamnb.endpoints.console.pages.teaching import (
     FORGET,
@@ -46,6 +47,8 @@ PAGES: Final[tuple[Page, ...]] = (
          place="learner", in_menu=True),
     Page("review_entry", "/review/{name}", STAFF, review.show, _NAME, place="learner"),
     Page("review_view", "/review/{name}/view", STAFF, review.view, _NAME, noted="name"),
+    Page("graphs", "/graphs", STAFF, graphs.show, (graphs.PERIOD,), in_menu=True),
+    Page("whatif", "/whatif", STAFF, whatif.show, whatif.ASKED, in_menu=True),
 )  # fmt: skip
 """in the order of the menu"""
 

@@ -1,0 +1,1 @@
+"""Pages of numbers: Graphs and What-if."""

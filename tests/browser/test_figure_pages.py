@@ -1,0 +1,87 @@
+"""Graphs and What-if: pictures, the same numbers as tables, the form; on every screen."""
+
+import pytest
+from support.browser import PHONE, window
+from support.waiting import until
+
+LOOKS = {
+    "light": {},
+    "dark": {"dark": True},
+    "phone": {"size": PHONE},
+    "no script": {"script": False},
+}
+
+
+@pytest.fixture(scope="module")
+def judged(site):
+    """A site that has judged some mail, which the index has."""
+    texts = ["meeting agenda notes", "cheap pills viagra offer"]
+    for number in range(6):
+        site.deliver(f"figure {number}", text=texts[number % 2])
+    return site
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_every_screen_shows_the_figures(judged, browser, look):
+    """Each page in both schemes, on a phone and without script; the tables opened as well."""
+    options = LOOKS[look]
+    with window(browser, judged.url, **options) as opened:
+        page = opened.log_in("root", "/graphs")
+        paths = [f"/graphs?period={one}" for one in ("day", "year")]
+        for path in (*paths, "/whatif", "/whatif?junk_from=10&messages=1000"):
+            assert opened.go(path).status == 200, path
+            page.locator("h1").wait_for()
+            for summary in page.locator("main details summary").all():
+                summary.click()
+            shown = page.locator("svg.chart:visible").count()
+            assert shown == (7 if "graphs" in path else 0)
+            if options.get("script", True):
+                assert opened.fits(), path
+                opened.accessible()
+
+
+def test_a_picture_has_its_numbers_as_a_table(judged, browser):
+    """The bars of a day are the cells of the table."""
+    with window(browser, judged.url) as opened:
+        page = opened.log_in("root", "/graphs?period=week")
+        graph = page.locator("section.graph", has=page.get_by_role("heading", name="sure"))
+        graph.get_by_text("As a table").click()
+        cells = [float(one) for one in graph.locator("td:not(:last-child)").all_inner_texts()]
+        assert sum(cells) == pytest.approx(100, abs=0.5)
+        assert graph.locator("svg.desk rect").count() == sum(one > 0 for one in cells)
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_another_threshold_is_tried_by_the_form(judged, browser, script):
+    """The three numbers stand apart, and each changed message is linked; nothing is changed."""
+    with window(browser, judged.url, script=script) as opened:
+        page = opened.log_in("root", "/whatif")
+
+        def tried():
+            page.get_by_label("Junk above a probability").fill("0.1")
+            page.get_by_role("button", name="Show").click()
+            return "more are junk" in page.inner_text("main")
+
+        until(tried, "the index has the messages")
+        text = page.inner_text("main")
+        for part in ("Known", "Expected", "Not enough evidence", "no fair sample"):
+            assert part in text
+        rows = page.locator("table.verdicts tbody tr")
+        counts = [
+            int(one) for one in page.locator("table.facts").first.locator("td").all_inner_texts()
+        ]
+        changed = sum(count for at, count in enumerate(counts) if at % 5)
+        assert rows.count() == changed
+        if changed:
+            rows.first.get_by_role("link").click()
+            page.get_by_role("heading", name="figure").wait_for()
+
+
+def test_an_auditor_sees_the_figures_and_a_user_does_not(judged, browser):
+    """Numbers of all mail are for administrators and auditors."""
+    for login, status in (("audit", 200), ("alice", 404)):
+        with window(browser, judged.url) as opened:
+            opened.expected.append("404")
+            opened.log_in(login)
+            for path in ("/graphs", "/whatif?junk_from=50"):
+                assert opened.go(path).status == status
