@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spamnb.core.model.costs import DECISIONS, Costs, junk_from, thresholds
 from spamnb.core.model.decision import decide
 from spamnb.core.model.evidence import ham_needed, most_lost
-from spamnb.core.policy.whatif import JudgedMail, what_if
+from spamnb.core.policy.whatif import MailArrays, what_if
 
 ROWS = st.lists(st.tuples(st.floats(-40, 40), st.booleans(), st.booleans(), st.booleans()))
 FILED = ("junk", "reject")
@@ -20,7 +20,7 @@ FILED = ("junk", "reject")
 def mail_of(rows):
     columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
     log_odds, *flags = columns
-    return JudgedMail(np.array(log_odds, float), *(np.array(one, bool) for one in flags))
+    return MailArrays(np.array(log_odds, float), *(np.array(one, bool) for one in flags))
 
 
 def decision(log_odds, costs):

@@ -28,7 +28,7 @@ _JUNK = DECISIONS.index("junk")
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedMail:
+class MailArrays:
     """Messages as arrays, in one order."""
 
     log_odds: Floats
@@ -82,7 +82,7 @@ class WhatIf:
     """of the probabilities, on known mail that was judged before it was learnt"""
 
 
-def what_if(mail: JudgedMail, old_costs: Costs, new_costs: Costs, one_in: int) -> WhatIf:
+def what_if(mail: MailArrays, old_costs: Costs, new_costs: Costs, one_in: int) -> WhatIf:
     """Return what other costs change; `one_in` says how much evidence a bound takes."""
     spam, ham = _spam_and_ham(mail.log_odds)
     old, new = (decide_many(np.stack([ham, spam], 1), one) for one in (old_costs, new_costs))
@@ -108,7 +108,7 @@ def _spam_and_ham(log_odds: Floats) -> tuple[Floats, Floats]:
     return 1 / (1 + np.exp(-odds)), 1 / (1 + np.exp(odds))
 
 
-def _moved(mail: JudgedMail, moved: Bools, wrong: Bools, probability: Floats) -> MovedMail:
+def _moved(mail: MailArrays, moved: Bools, wrong: Bools, probability: Floats) -> MovedMail:
     known = moved & mail.known
     return MovedMail(
         messages=int(moved.sum()),

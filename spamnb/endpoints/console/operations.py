@@ -21,19 +21,19 @@ from spamnb.endpoints.console.problems import ApiError
 from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
 from spamnb.errors import RefError, SettingsError, UserError
 from spamnb.service.admin.client import answer_of, failed
-from spamnb.service.admin.judged_mail import judged_mail
 from spamnb.service.admin.listings import journal, trainings_of, verdict_facts
 from spamnb.service.admin.request import AdminResponse
-from spamnb.service.admin.verdict_charts import (
+from spamnb.service.admin.verdict_search import VerdictQuery, search
+from spamnb.service.engine.clock import iso, now_us
+from spamnb.service.feedback.ownership import OwnershipCheck, delivered_to
+from spamnb.service.figures.judged_mail import judged_mail
+from spamnb.service.figures.verdict_charts import (
     BEFORE_US,
     WEEK_US,
     correction_charts,
     log_odds_chart,
 )
-from spamnb.service.admin.verdict_search import VerdictQuery, search
-from spamnb.service.admin.whatif import whatif_facts
-from spamnb.service.engine.clock import iso, now_us
-from spamnb.service.feedback.ownership import OwnershipCheck, delivered_to
+from spamnb.service.figures.whatif import whatif_facts
 from spamnb.service.maintenance.attribution import bisect
 from spamnb.service.maintenance.event_filter import EventFilter
 from spamnb.service.telemetry.graphs import PERIODS, counter_charts, growth_in

@@ -274,7 +274,7 @@ TEXTS: Final[Mapping[str, str]] = {
     # what-if
     "whatif.title": "What if",
     "whatif.help": "See what another threshold would have decided on the newest messages. Nothing "
-    "is changed.",
+    "is changed. The threshold of junk is never below that of unsure.",
     "whatif.now": "Now messages are junk above {line}.",
     "whatif.never": "With these costs no message is junk.",
     "whatif.line": "Junk above a probability of spam of (%)",

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from spamnb.endpoints.console.pages.page import PageRequest, PageView, ask
-from spamnb.endpoints.console.pages.rendering import Drawing, when
+from spamnb.endpoints.console.pages.rendering import Drawing
 from spamnb.endpoints.console.pages.texts import text
 from spamnb.endpoints.console.parameters import Parameter, choice
 from spamnb.endpoints.console.site import ConsoleSite
@@ -63,10 +63,15 @@ def _shown(chart: Chart, form: str) -> ShownChart:
         short,
     )
     rows = [
-        (when(place) if timed else place, list(_cells(chart, index)))
+        (_utc(place) if timed else place, list(_cells(chart, index)))
         for index, place in enumerate(places)
     ]
     return ShownChart(chart, tuple(Drawing(chart, words, size) for size in (DESK, PHONE)), rows)
+
+
+def _utc(place: str) -> str:
+    """A time as the pictures have it; the script would turn a time element into another zone."""
+    return f"{datetime.fromisoformat(place):%Y-%m-%d %H:%M}"
 
 
 def _cells(chart: Chart, index: int) -> Iterator[str]:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from spamnb.core.model.costs import DECISIONS, Costs, thresholds
-from spamnb.core.policy.whatif import JudgedMail, what_if
+from spamnb.core.policy.whatif import MailArrays, what_if
 from spamnb.errors import UserError
-from spamnb.service.admin.judged_mail import JudgedMessage
 from spamnb.service.admin.listings import verdict_facts
 from spamnb.service.engine.clock import iso
+from spamnb.service.figures.judged_mail import JudgedMessage
 
 
 def whatif_facts(
@@ -52,9 +52,9 @@ def whatif_facts(
     }
 
 
-def _arrays(judged: Sequence[JudgedMessage], labels: tuple[str, ...]) -> JudgedMail:
+def _arrays(judged: Sequence[JudgedMessage], labels: tuple[str, ...]) -> MailArrays:
     binary = set(labels) == {"ham", "spam"}
-    return JudgedMail(
+    return MailArrays(
         log_odds=np.array(
             [one.entry.log_odds if binary else _log_odds(one.entry.probability) for one in judged],
             np.float64,

@@ -8,7 +8,7 @@ from typing import Final
 
 from spamnb.core.model.costs import Role
 from spamnb.core.model.evidence import wilson
-from spamnb.service.admin.judged_mail import JudgedMessage
+from spamnb.service.figures.judged_mail import JudgedMessage
 from spamnb.service.telemetry.charts import Chart, ChartSeries
 from spamnb.service.telemetry.graphs import DECIDED
 
