@@ -134,6 +134,14 @@ RECEIPT = (
     ),
 )
 
+DIGEST = (
+    Header(
+        "List-Unsubscribe, List-Unsubscribe-Post",
+        "The signed link at which the user turns these mails off, with one request (RFC 8058).",
+    ),
+    Header("Auto-Submitted", "`auto-generated`."),
+)
+
 REPORT = (
     Header("X-Spamnb-Signature", "Names the message and proves that the sender received it."),
     Header(
@@ -201,6 +209,7 @@ GROUPS = (
     ),
     Group("Read in reports to spam@ and ham@", "Beside the attached messages.", REPORT),
     Group("Written into receipts", "The answer to a report by an authenticated user.", RECEIPT),
+    Group("Written into digests", "The daily mail of `[digest]`.", DIGEST),
     Group(
         "Requests to a scanner listener",
         "Fields of the protocols of spamd and rspamd, and of HTTP; they are no part of a message.",

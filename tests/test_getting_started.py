@@ -4,6 +4,7 @@ import re
 import shutil
 import socket
 import subprocess
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,14 +27,14 @@ def free_ports(count):
 
 
 @pytest.fixture
-def clone(tmp_path):
-    """The folder as a clone has it."""
-    folder = tmp_path / "clone"
-    for part in PARTS:
-        source, place = PROJECT / part, folder / part
-        place.parent.mkdir(parents=True, exist_ok=True)
-        (shutil.copytree if source.is_dir() else shutil.copy2)(source, place)
-    return folder
+def clone():
+    """The folder as a clone has it, with a short path: the page makes a socket in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        for part in PARTS:
+            source, place = PROJECT / part, Path(folder) / part
+            place.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if source.is_dir() else shutil.copy2)(source, place)
+        yield Path(folder)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

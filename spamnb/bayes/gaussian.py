@@ -208,6 +208,9 @@ class GaussianDiscriminant(_MomentBased):
         # A constant column has no scale, so any works. A column with a deviation below 1e-100
         # counts as constant: its distances would leave the range of float64.
         scale = np.where(scale > 1e-200, scale, 1.0)
+        if _SHAPES[self.covariance].kind == "isotropic":
+            # One variance for all columns, divided by that of the smallest, may leave the range.
+            scale = np.full_like(scale, scale.mean())
         normals = [
             _whitened(_mean(class_sums), S, scale, self.tol)
             for class_sums, S in zip(sums, self._covariances(sums), strict=True)
