@@ -1,6 +1,7 @@
 """The numbers of graphs and what-if: equal to those of the commands and of the API's lists."""
 
 from collections import Counter
+from itertools import count
 
 import pytest
 from support.cli import spamnb
@@ -19,11 +20,17 @@ class Rig:
 
     def __init__(self, folder, daemon, address):
         self.home, self.config = folder / "home", folder / "spamnb.toml"
-        self.api = Api(address, token(self.home, "all", "admin", "read", "teach"))
+        self.address, self.numbers = address, count()
         for number in range(12):
             text = "meeting agenda notes" if number % 3 else "cheap pills viagra offer buy now"
             send(daemon.port(), f"{text} {number}", f"about {number}")
         self.rows = self.api.found(12)
+
+    @property
+    def api(self):
+        """A client with a new token, which has sent no request yet: rates are by token."""
+        name = f"fresh {next(self.numbers)}"
+        return Api(self.address, token(self.home, name, "admin", "read", "teach"))
 
 
 @pytest.fixture(scope="module")
