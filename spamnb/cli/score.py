@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -109,8 +110,13 @@ def _one_by_one(
     from spamnb.service.training.bulk_scoring import score_each
 
     with session.open(readonly=not remember, history=remember) as model:
-        who = session.person(model, person)
-        yield from score_each(model, paths, clues, remember=remember, person=who)
+        judge = partial(
+            model.score,
+            remember=remember,
+            person=session.person(model, person),
+            own_costs=session.own_costs(person),
+        )
+        yield from score_each(model, paths, clues, judge)
 
 
 def _answer(ctx: click.Context, found: Iterable[Scored], *, as_json: bool) -> NoReturn:
@@ -167,7 +173,11 @@ def explain(session: CliSession, ref: str, count: int, person: str, as_json: boo
     known = ref == "-" or is_path(ref)
     with session.open(readonly=True, history=not known) as model:
         message = one_message(ref, documents=model.recipe.documents) if known else ref
-        verdict = model.explain(message, person=session.person(model, person))
+        verdict = model.explain(
+            message,
+            person=session.person(model, person),
+            own_costs=session.own_costs(person),
+        )
     clues = verdict.clues(count)
     if as_json:
         say_json(verdict_as_dict(ref, verdict, clues) | {"bias": verdict.bias})
@@ -176,11 +186,17 @@ def explain(session: CliSession, ref: str, count: int, person: str, as_json: boo
 
 
 def _explained(ref: str, verdict: Verdict, clues: Sequence[Clue]) -> None:
+    from spamnb.core.model.costs import thresholds
+
     decision = coloured(verdict.decision, verdict.decision)
     positive = "spam" if "spam" in verdict.labels else safe(verdict.label)
     decided = f"{decision} ({verdict.reason})" if verdict.reason else decision
     label = f"label {safe(verdict.label)}, {verdict.probability:.2%} {positive}"
     say(f"{safe(ref)}: {decided}, {label}")
+    if verdict.own_costs:
+        edges = thresholds(verdict.own_costs.costs)[1:]
+        found = ", ".join(f"{one.decision} from {one.probability:.4%}" for one in edges)
+        say(f"costs of {safe(verdict.own_costs.of)}: {found}")
     if not verdict.clue_count:
         say("the model knows no feature of this message")
         return

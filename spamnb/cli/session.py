@@ -21,6 +21,7 @@ from spamnb.cli.import_ahead import import_ahead
 from spamnb.cli.printing import warn
 
 if TYPE_CHECKING:
+    from spamnb.core.model.costs import OwnCosts
     from spamnb.core.persons.names import PersonNames
     from spamnb.daemon.processes.logs import Log
     from spamnb.service.admin.model_config import ModelConfig
@@ -114,6 +115,16 @@ class CliSession:
         from spamnb.core.persons.names import named_person
 
         return model.person(named_person(self.persons, name)) if name else 0
+
+    def own_costs(self, name: str) -> OwnCosts | None:
+        """Return the costs of a person; None for an empty name, and if they are those of all."""
+        from spamnb.core.persons.names import named_person
+        from spamnb.settings.persons import recipient_costs
+
+        if not name:
+            return None
+        costs = recipient_costs(self.settings, self.persons)
+        return costs.of(name, named_person(self.persons, name))
 
     def source(self) -> Source:
         """Return the source of this user's training: user name and channel."""

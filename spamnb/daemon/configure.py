@@ -24,6 +24,7 @@ from spamnb.service.scanning.scanner import ScanPolicy
 from spamnb.service.scanning.types import ScanOptions
 from spamnb.settings import Settings
 from spamnb.settings.local_domains import served_of
+from spamnb.settings.persons import recipient_costs
 from spamnb.settings.schema import ListenerSettings
 
 
@@ -122,6 +123,7 @@ def plan_of(settings: Settings, home: Path, persons: PersonNames | None) -> Sess
         history=settings.history,
         clues=settings.scan.clues,
         persons=persons,
+        recipient_costs=recipient_costs(settings, persons),
     )
 
 

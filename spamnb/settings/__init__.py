@@ -17,11 +17,14 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spamnb.core.model.costs import Costs
 from spamnb.errors import SettingsError
 from spamnb.settings.cost_override import read_costs
+from spamnb.settings.own_costs import CostSettings
 from spamnb.settings.schema import MEMBERS, SECTIONS, Settings
 from spamnb.settings.setting import MASKED, PREFIX, Setting, toml_of
 from spamnb.settings.table import BY_NAME, BY_VARIABLE, FAMILIES, SETTINGS, setting_of
@@ -142,7 +145,7 @@ def _nearest(name: str) -> str:
     known: Iterable[str] = BY_NAME
     family, _, rest = name.partition(".")
     meant = difflib.get_close_matches(family, FAMILIES, 1, 0.7)
-    if meant and meant[0] != family and rest:
+    if meant and meant[0] != family and rest and family not in SECTIONS:
         return f"did you mean {meant[0]}.{rest}?"
     if family in FAMILIES and rest:
         chosen = rest.rpartition(".")[0] or FAMILIES[family].sample
@@ -201,13 +204,22 @@ def _build(values: Mapping[str, Any], found: Mapping[str, FoundValue], source: s
     for section, make in SECTIONS.items():
         keys = [setting.key for setting in SETTINGS if setting.section == section]
         top[section] = _make_section(section, make, keys, values, found)
-    for family, make in MEMBERS.items():
+    for family, member in MEMBERS.items():
+        make = partial(_with_costs, member, top["costs"]) if family in _OWN_COSTS else member
         keys = [setting.key for setting in FAMILIES[family].settings]
         top[family] = {
             chosen: _make_section(f"{family}.{chosen}", make, keys, values, found)
             for chosen in _chosen(family, found)
         }
     return Settings(**top, file=source)
+
+
+_OWN_COSTS = ("domain", "person")
+
+
+def _with_costs(make: Callable[..., CostSettings], costs: Costs, **within: Any) -> CostSettings:
+    """Make a section whose missing costs are these."""
+    return make(**within).completed(costs)
 
 
 def _chosen(family: str, found: Mapping[str, FoundValue]) -> list[str]:

@@ -11,6 +11,7 @@ from spamnb.settings.types import (
     DOMAINS,
     FLAG,
     NETS,
+    OWN_PAIR,
     TEXT,
     TEXTS,
     choice,
@@ -37,12 +38,34 @@ def _actions(section: str) -> tuple[Setting, ...]:
     )  # fmt: skip
 
 
+def _costs(section: str) -> tuple[Setting, ...]:
+    return (
+        Setting(f"{section}.deliver_costs", OWN_PAIR,
+            "Costs of this decision for these recipients, in place of costs.deliver. Of a section "
+            "that sets one of the four, the others are those of [costs]; if it sets none, the "
+            "costs are those of all recipients."),
+        Setting(f"{section}.unsure_costs", OWN_PAIR, "In place of costs.unsure."),
+        Setting(f"{section}.junk_costs", OWN_PAIR,
+            "In place of costs.junk: the higher the first number, the surer the model must be "
+            "before it files a message as junk."),
+        Setting(f"{section}.reject_costs", OWN_PAIR, "In place of costs.reject."),
+    )  # fmt: skip
+
+
 DOMAINS_FAMILY = NamedSections(
     "domain",
     "example.org",
-    "Different actions for recipients of one domain. If a message has several recipients, the "
-    "mildest of their actions applies to all.",
-    _actions("domain.*"),
+    "Different actions and costs for recipients of one domain. If a message has several "
+    "recipients, the mildest of their actions applies to all.",
+    (*_actions("domain.*"), *_costs("domain.*")),
+)
+
+PERSONS_FAMILY = NamedSections(
+    "person",
+    "ann",
+    "Different costs for one person, an address or a login; they come before those of the domain. "
+    "Needs persons.enabled.",
+    _costs("person.*"),
 )
 
 SERVING: tuple[Setting, ...] = (

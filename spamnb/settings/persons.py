@@ -1,19 +1,60 @@
-"""The names of persons, from the settings and their alias file."""
+"""The names of persons, and which recipients have costs of their own, from the settings."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from spamnb.core.mail.domains import domains_of
-from spamnb.core.persons.names import PersonNames, aliases_of
-from spamnb.errors import SettingsError
+from spamnb.core.mail.domains import domain_of, domains_of
+from spamnb.core.model.costs import OwnCosts
+from spamnb.core.persons.names import PersonNames, aliases_of, named_person
+from spamnb.core.persons.recipient_costs import RecipientCosts
+from spamnb.errors import SettingsError, UserError
 from spamnb.settings.local_domains import served_domains
 from spamnb.settings.schema import Settings
 
 
 def person_names(settings: Settings) -> PersonNames | None:
-    """Return the rules for names; None if persons are not enabled."""
-    return all_names(settings) if settings.persons.enabled else None
+    """Return the rules for names; None if persons are not enabled.
+
+    SettingsError if a section of a person names none, besides those of `all_names`.
+    """
+    names = all_names(settings) if settings.persons.enabled else None
+    _check_sections(settings, names)
+    return names
+
+
+def _check_sections(settings: Settings, names: PersonNames | None) -> None:
+    """SettingsError if a section names no person, or two name the same one."""
+    sections: dict[str, str] = {}
+    for given in settings.person:
+        try:
+            name = named_person(names, given)
+        except UserError as error:
+            raise SettingsError(f"[person.{given}]: {error}", hint=error.hint) from error
+        if name in sections:
+            raise SettingsError(
+                f"[person.{given}] and [person.{sections[name]}] are one person",
+                hint="remove one of them",
+            )
+        sections[name] = given
+
+
+def recipient_costs(settings: Settings, names: PersonNames | None) -> RecipientCosts:
+    """Return the costs of domains and, with names, of persons."""
+    logins = names.logins if names else frozenset()
+    return RecipientCosts(
+        persons={
+            names.of(given): OwnCosts(f"person.{given}", costs)
+            for given, section in settings.person.items()
+            if names and (costs := section.costs)
+        },
+        domains={
+            domain_of(f"@{name}"): OwnCosts(f"domain.{name}", costs)
+            for name, section in settings.domain.items()
+            if (costs := section.costs)
+        },
+        login_domain=next(iter(logins)) if len(logins) == 1 else "",
+    )
 
 
 def all_names(settings: Settings) -> PersonNames:

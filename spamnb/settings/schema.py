@@ -24,6 +24,7 @@ from spamnb.errors import SettingsError, UserError
 from spamnb.service.limits import QuarantineLimits, ReviewLimits, SpoolLimits, TeachingRules
 from spamnb.service.scanning.quarantined import UsersRelease
 from spamnb.service.scanning.types import ScanOptions
+from spamnb.settings.own_costs import CostSettings, DomainSettings
 from spamnb.store.history.limits import HistoryLimits
 
 
@@ -261,7 +262,8 @@ class Settings:
     fleet: FleetParams = field(default_factory=FleetParams)
     digest: DigestPlan = field(default_factory=DigestPlan)
     listener: Mapping[str, ListenerSettings] = field(default_factory=dict)
-    domain: Mapping[str, ActionMap] = field(default_factory=dict)
+    domain: Mapping[str, DomainSettings] = field(default_factory=dict)
+    person: Mapping[str, CostSettings] = field(default_factory=dict)
     imap: Mapping[str, ImapParams] = field(default_factory=dict)
     file: str = ""
     """the file they were read from; empty if none"""
@@ -296,7 +298,8 @@ SECTIONS: dict[str, Callable[..., Any]] = {
 }
 MEMBERS: dict[str, Callable[..., Any]] = {
     "listener": ListenerSettings,
-    "domain": ActionMap,
+    "domain": DomainSettings,
+    "person": CostSettings,
     "imap": ImapParams,
 }
 """family of named sections -> class of one section"""

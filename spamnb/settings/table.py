@@ -6,7 +6,13 @@
 from __future__ import annotations
 
 from spamnb.core.model.kinds import KINDS
-from spamnb.settings.daemon_table import DOMAINS_FAMILY, LISTENERS, MAILBOXES, SERVING
+from spamnb.settings.daemon_table import (
+    DOMAINS_FAMILY,
+    LISTENERS,
+    MAILBOXES,
+    PERSONS_FAMILY,
+    SERVING,
+)
 from spamnb.settings.fleet_table import FLEET
 from spamnb.settings.setting import MASKED, PREFIX, NamedSections, Setting, toml_of
 from spamnb.settings.types import DAYS, DOMAINS, FLAG, LABELS, PAIR, TEXT, TEXTS, choice, whole
@@ -80,7 +86,7 @@ SETTINGS: tuple[Setting, ...] = (
 )  # fmt: skip
 
 FAMILIES: dict[str, NamedSections] = {
-    family.name: family for family in (LISTENERS, DOMAINS_FAMILY, MAILBOXES)
+    family.name: family for family in (LISTENERS, DOMAINS_FAMILY, PERSONS_FAMILY, MAILBOXES)
 }
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}

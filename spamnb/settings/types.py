@@ -91,6 +91,11 @@ PAIR = SettingType(
     _pair,
     lambda text: [float(part) for part in text.split(",")],
 )
+OWN_PAIR = SettingType(
+    f"{PAIR.allowed}, or [] for none",
+    lambda value: () if value in ([], ()) else _pair(value),
+    PAIR.parse,
+)
 
 ADDRESS = SettingType(
     "host:port, [IPv6]:port or unix:/path, with the prefix lmtp: for LMTP",

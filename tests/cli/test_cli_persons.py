@@ -118,3 +118,27 @@ def test_a_mailbox_is_judged_for_its_user(home):
         assert model.label_of(raw, "ann") is None
     finally:
         model.close()
+
+
+def test_the_costs_of_a_person_are_shown(home):
+    """`score` and `explain` decide by the costs of the person, and name them."""
+    _, config = home
+    with config.open("a") as file:
+        file.write("[person.ann]\njunk_costs = [1e9, 0.05]\nreject_costs = [1e9, 0]\n")
+        file.write('[domain."example.org"]\nreject_costs = [500, 0]\n')
+    (mine,) = run(home, "score", "--json", "--person", "ann@example.org", ONE_SPAM).json
+    (shared,) = run(home, "score", "--json", ONE_SPAM).json
+    assert (mine["decision"], shared["decision"] in ("junk", "reject")) == ("unsure", True)
+    assert mine["log_odds"] == shared["log_odds"]
+    assert mine["costs"]["of"] == "person.ann"
+    assert mine["costs"]["junk"] == [1e9, 0.05]
+    assert "costs" not in shared
+    (explained,) = run(home, "explain", "--json", "--person", "bob", ONE_SPAM).json
+    assert explained["costs"] == {
+        "of": "domain.example.org", "deliver": [0, 1], "unsure": [0.4, 0.6], "junk": [100, 0.05],
+        "reject": [500, 0],
+    }  # fmt: skip
+    assert (
+        "costs of person.ann: unsure from 50.0000%"
+        in run(home, "explain", "--person", "ann", ONE_SPAM).out
+    )

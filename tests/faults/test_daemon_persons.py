@@ -60,3 +60,24 @@ def test_a_daemon_serves_persons(tmp_path):
         assert flags(daemon, tmp_path, "bob") == {"bob": "YES"}
         assert daemon.stop() == 0
     assert spamnb(home, "check").code == 0
+
+
+COSTS = """
+[local]
+domains = ["example.org"]
+[persons]
+enabled = true
+[person."ann@example.org"]
+junk_costs = [1e9, 0.05]
+reject_costs = [1e9, 0]
+"""
+
+
+def test_a_daemon_decides_by_the_costs_of_a_recipient(tmp_path):
+    """The relay files a message for one recipient, and not for another with higher costs."""
+    assert spamnb(tmp_path / "home", "train", HAM, SPAM).code == 0
+    config = settings_in(tmp_path, more=COSTS)
+    with serve(tmp_path, config=config).ready() as daemon:
+        assert flags(daemon, tmp_path, "bob") == {"bob": "YES"}
+        assert flags(daemon, tmp_path, "ann") == {"ann": "NO"}
+        assert flags(daemon, tmp_path, "ann", "bob") == {"ann": "YES", "bob": "YES"}

@@ -73,3 +73,22 @@ def test_addresses_of_one_domain_are_logins(tmp_path):
     with pytest.raises(SettingsError, match="cannot be read"):
         names('aliases = "/nowhere"\n')
     assert person_names(load(environment={})) is None
+
+
+ENABLED = "[persons]\nenabled = true\n[local]\ndomains = ['example.org']\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[person.ann]\n", "persons are not enabled"),
+        (f"{ENABLED}[person.'x@elsewhere.example']\n", "address of no person"),
+        (f"{ENABLED}[person.ann]\n[person.'Ann@example.org']\n", "are one person"),
+    ],
+)
+def test_a_section_of_a_person_names_one(tmp_path, text, error):
+    """A section of no person, or a second one of the same person, is an error."""
+    file = tmp_path / "spamnb.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match=error):
+        person_names(load(file, environment={}))

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from spamnb.core.model.costs import Costs
 from spamnb.errors import SettingsError
 from spamnb.settings import Settings, control_of, load, restored
 from spamnb.settings.render import as_dict, example, need_restart, plain, shown
@@ -151,3 +152,23 @@ def test_the_control_socket_is_looked_for_in_the_promised_order(tmp_path):
     assert str(control_of(settings, tmp_path, runtime)) == "/set"
     assert str(control_of(Settings(), tmp_path, runtime)) == "/run/spamnb/control.sock"
     assert control_of(Settings(), tmp_path, {}) == tmp_path / "control.sock"
+
+
+def test_costs_of_a_section_are_completed_by_the_site(tmp_path):
+    """A section with some costs has the others of [costs]; the whole is handed over."""
+    import json
+
+    text = '[costs]\nunsure = [0.3, 0.7]\n[domain."example.org"]\njunk_costs = [20, 0.05]\n'
+    settings = loaded(tmp_path, text + "[person.ann]\n")
+    assert settings.domain["example.org"].costs == Costs(unsure=(0.3, 0.7), junk=(20.0, 0.05))
+    assert settings.person["ann"].costs is None
+    assert restored(json.loads(json.dumps(plain(settings)))) == replace(settings, file="")
+    assert loaded(tmp_path, shown(settings)) == settings
+
+
+def test_inconsistent_costs_of_a_section_name_it(tmp_path):
+    """Ham in junk cannot cost more than a rejected ham, for one domain neither."""
+    error = complaint(tmp_path, '[domain."example.org"]\njunk_costs = [2000, 0.05]\n')
+    assert "[domain.example.org]" in error
+    assert "line 2" in error
+    assert "do not fit the order" in error

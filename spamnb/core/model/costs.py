@@ -66,6 +66,14 @@ class Costs:
         return self.deliver, self.unsure, self.junk, self.reject
 
 
+class OwnCosts(NamedTuple):
+    """Costs that replace those of the model for some recipients."""
+
+    of: str
+    """the section of the settings that gives them: `person.ann`, `domain.example.org`"""
+    costs: Costs
+
+
 class Threshold(NamedTuple):
     """Above this probability of spam the decision is taken, up to the next threshold."""
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.model.costs import Decision, Role, roles_of
+from spamnb.core.model.costs import Decision, OwnCosts, Role, roles_of
 from spamnb.core.model.events import Ids
 from spamnb.core.model.scoring import softmax
 
@@ -67,6 +67,8 @@ class Verdict:
     reason: str = ""
     """"partly-read" if something that a mail program may show was not read; the decision is then
     `unsure` at least"""
+    own_costs: OwnCosts | None = None
+    """the costs that the decision follows from, if they are not those of the model"""
     ids: tuple[Ids, ...] = field(default=(), repr=False, compare=False)
     _explain: Explain | None = field(default=None, repr=False, compare=False)
 
@@ -95,7 +97,8 @@ class Verdict:
         """The verdict with its signature in the history; `replace` takes twice as long."""
         return Verdict(
             self.label, self.probability, self.log_odds, self.decision, self.evidence, self.labels,
-            self.z, self.digest, self.message_id, signature, self.reason, self.ids, self._explain,
+            self.z, self.digest, self.message_id, signature, self.reason, self.own_costs,
+            self.ids, self._explain,
         )  # fmt: skip
 
     @property

@@ -16,7 +16,7 @@ from typing import Self
 
 from spamnb.core.features.extract import GROUPS
 from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.model.costs import Costs
+from spamnb.core.model.costs import Costs, OwnCosts
 from spamnb.core.model.events import NO_LABEL, Recipe, label_key
 from spamnb.core.model.kinds import KINDS
 from spamnb.core.model.verdict import SIGNATURE_BYTES, Clue, Verdict, signature_text
@@ -30,7 +30,7 @@ from spamnb.service.engine.lookup import (
     find_digest,
     find_example,
 )
-from spamnb.service.engine.personal_scoring import personal_verdicts
+from spamnb.service.engine.personal_scoring import personal_verdicts, with_costs
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Learn, Source, TrainingRequest, Undo
 from spamnb.service.engine.scoring import score_batches, score_examples, score_without
@@ -161,8 +161,17 @@ class Filter:
 
     # -- scoring --------------------------------------------------------------------------------
 
-    def score(self, raw: bytes, *, remember: bool = True, person: int = 0) -> Verdict:
+    def score(
+        self,
+        raw: bytes,
+        *,
+        remember: bool = True,
+        person: int = 0,
+        own_costs: OwnCosts | None = None,
+    ) -> Verdict:
         """Return the verdict on one raw message; for a `person`, if that id is given.
+
+        `own_costs` replace the costs of the model in the decision.
 
         With `remember`, the verdict is added to the history and has a `signature`, by which a
         later `correct` or `explain` finds the message without its text. It has no effect if the
@@ -174,6 +183,7 @@ class Filter:
             given = verdicts[0], feature_batches[0].example(0)
             mine = self.personal_verdicts(given, [person], explained=True)
             verdicts = [mine.get(person, verdicts[0])]
+        verdicts = [with_costs(verdicts[0], own_costs)]
         return (self.remember(feature_batches, verdicts) if remember else verdicts)[0]
 
     def score_many(self, raws: Iterable[bytes], *, remember: bool = False) -> Iterator[Verdict]:
@@ -208,23 +218,26 @@ class Filter:
                 self.recipe, self.costs, view, given, persons, explained=explained
             )
 
-    def explain(self, ref: bytes | str, *, person: int = 0) -> Verdict:
+    def explain(
+        self, ref: bytes | str, *, person: int = 0, own_costs: OwnCosts | None = None
+    ) -> Verdict:
         """Return the current verdict on a message; its `clues()` name the strongest features.
 
         `ref` is the raw message (bytes), or the signature, digest or Message-ID (str) of a message
         in the history or the journal; the text of its features then comes from the vocabulary.
-        `person` is the id of the person that the verdict is for, as `person()` returns it.
+        `person` is the id of the person that the verdict is for, as `person()` returns it;
+        `own_costs` replace the costs of the model.
         Nothing is added to the history. Raises RefError if no single message matches.
         """
         if not isinstance(ref, str):
-            return self.score(ref, remember=False, person=person)
+            return self.score(ref, remember=False, person=person, own_costs=own_costs)
         example = find_example(self.store, self.history, ref)
         with self.store.read() as view:
             verdict = score_examples(self.recipe, self.costs, view, [example], explained=True)[0]
         mine = self.personal_verdicts(
             (verdict, example), [person] if person else [], explained=True
         )
-        return mine.get(person, verdict)
+        return with_costs(mine.get(person, verdict), own_costs)
 
     def without(self, ref: bytes | str, count: int) -> list[tuple[Clue, Verdict]]:
         """Return the strongest clues of a message, and what the verdict were without each one.

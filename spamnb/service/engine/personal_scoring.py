@@ -1,7 +1,7 @@
 """Verdicts for single persons, beside the shared verdict on a message.
 
 A person without corrections gets the shared verdict itself. The rows of the message are read once,
-whatever the number of its persons.
+whatever the number of its persons. `with_costs` decides again for a recipient with own costs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.features.clue_texts import location_shown, text_shown
-from spamnb.core.model.costs import Costs, roles_of
+from spamnb.core.model.costs import Costs, Decision, OwnCosts, roles_of
 from spamnb.core.model.decision import at_least, decide
 from spamnb.core.model.events import Recipe, Totals
 from spamnb.core.model.scoring import Floats, maturity, predict, softmax
@@ -59,6 +59,15 @@ def personal_verdicts(  # noqa: PLR0913 - model, message, persons
     return verdicts
 
 
+def with_costs(verdict: Verdict, own: OwnCosts | None) -> Verdict:
+    """Return the verdict with the decision by these costs; the verdict itself for None."""
+    if own is None:
+        return verdict
+    P = softmax(list(verdict.z))
+    decision = _decision(P, own.costs, verdict.labels, verdict.reason)
+    return replace(verdict, decision=decision, own_costs=own)
+
+
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """What the clues of a verdict are computed from, on request."""
@@ -96,13 +105,17 @@ def _verdict(
     winner = P.index(max(P))
     spam = labels.index("spam") if "spam" in labels else winner
     for_against = s, h = sides(labels, z)
-    decision = decide(P, costs, roles_of(labels))
     return replace(
         shared,
         label=labels[winner],
         probability=P[spam],
         log_odds=z[s] - z[h],
-        decision=at_least(decision, "unsure") if shared.reason else decision,
+        decision=_decision(P, costs, labels, shared.reason),
         z=tuple(z),
         _explain=parts and replace(parts, for_against=for_against),
     )
+
+
+def _decision(P: list[float], costs: Costs, labels: tuple[str, ...], reason: str) -> Decision:
+    decision = decide(P, costs, roles_of(labels))
+    return at_least(decision, "unsure") if reason else decision

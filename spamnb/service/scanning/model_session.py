@@ -29,10 +29,12 @@ from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs, roles_of
 from spamnb.core.model.verdict import Clue, Verdict
 from spamnb.core.persons.names import PersonNames
+from spamnb.core.persons.recipient_costs import RecipientCosts
 from spamnb.core.policy.actions import LEAST_MESSAGES, limit_while_untrained
 from spamnb.core.policy.verdict_headers import ScanVerdict, verdict_for
 from spamnb.errors import SpamnbError, StoreBusyError
 from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.personal_scoring import with_costs
 from spamnb.service.engine.requests import Example
 from spamnb.service.scanning.types import Notes
 from spamnb.service.telemetry.log import Log, incident, silent
@@ -62,7 +64,9 @@ class SessionConfig:
     clues: int = 0
     """how many of the strongest clues each verdict brings; each costs time and reveals words"""
     persons: PersonNames | None = None
-    """who the recipients are; None: no recipient has a verdict of their own"""
+    """who the recipients are; None: no recipient has corrections of their own"""
+    recipient_costs: RecipientCosts = field(default_factory=RecipientCosts)
+    """which recipients have costs of their own"""
     least_messages: int = LEAST_MESSAGES
 
 
@@ -216,9 +220,9 @@ class ModelSession:
         feature_batch = model.reader.feature_batch([job.raw for job in jobs])
         verdicts = model.score_batches([feature_batch])
         personal: list[dict[str, Verdict]] = [{}] * len(jobs)
-        if (names := self.plan.persons) is not None:
+        if self.plan.persons is not None or self.plan.recipient_costs:
             personal = [
-                self._personal(model, names, (verdict, feature_batch.example(at)), job.recipients)
+                self._personal(model, (verdict, feature_batch.example(at)), job.recipients)
                 for at, (verdict, job) in enumerate(zip(verdicts, jobs, strict=True))
             ]
         self._look_whether_trained(model)
@@ -235,28 +239,42 @@ class ModelSession:
         return [
             self._scan_verdict(verdict)._replace(
                 signature=one.signature,
-                personal={name: self._scan_verdict(other) for name, other in mine.items()},
+                personal=self._scan_verdicts(mine),
             )
             for verdict, mine, one in zip(verdicts, personal, shown, strict=True)
         ]
 
     def _personal(
-        self,
-        model: Filter,
-        names: PersonNames,
-        given: tuple[Verdict, Example],
-        recipients: Recipients,
+        self, model: Filter, given: tuple[Verdict, Example], recipients: Recipients
     ) -> dict[str, Verdict]:
-        """The verdicts of recipients with corrections; none if these cannot be read."""
-        persons = {one: model.person(names.of(one)) for one in recipients}
+        """The verdicts of recipients with corrections or costs of their own."""
+        plan = self.plan
+        names = {one: plan.persons.of(one) if plan.persons else "" for one in recipients}
+        persons = {one: model.person(name) for one, name in names.items()}
+        corrected = self._corrected(model, given, set(persons.values()) - {0})
+        # Recipients of one domain share a verdict: the decision is made once for all of them.
+        keys = {
+            one: (person if person in corrected else 0, plan.recipient_costs.of(one, names[one]))
+            for one, person in persons.items()
+        }
+        made = {
+            (person, own): with_costs(corrected.get(person, given[0]), own)
+            for person, own in set(keys.values()) - {(0, None)}
+        }
+        return {one: made[key] for one, key in keys.items() if key in made}
+
+    def _corrected(
+        self, model: Filter, given: tuple[Verdict, Example], persons: set[int]
+    ) -> dict[int, Verdict]:
+        """The verdicts of persons with corrections; none if these cannot be read."""
+        if not persons:
+            return {}
         explained = self.plan.clues > 0
-        found = attempt(
-            partial(model.personal_verdicts, given, set(persons.values()), explained=explained)
-        )
+        found = attempt(partial(model.personal_verdicts, given, persons, explained=explained))
         if isinstance(found, Exception):
             incident(self._log, "persons", found)
             return {}
-        return {one: found[person] for one, person in persons.items() if person in found}
+        return found
 
     def _look_whether_trained(self, model: Filter) -> None:
         """Count the model's own messages, if any were learnt since the last look."""
@@ -268,6 +286,12 @@ class ModelSession:
                 most = self.plan.least_messages
                 self._is_trained = _smaller_side(model.labels, view.learnt(most)) >= most
                 self._counted_seq = seq
+
+    def _scan_verdicts(self, mine: Mapping[str, Verdict]) -> dict[str, ScanVerdict]:
+        """By recipient, each verdict that several recipients share made once: clues take long."""
+        distinct = {id(one): one for one in mine.values()}
+        made = {key: self._scan_verdict(one) for key, one in distinct.items()}
+        return {name: made[id(one)] for name, one in mine.items()}
 
     def _scan_verdict(self, verdict: Verdict) -> ScanVerdict:
         decision = (

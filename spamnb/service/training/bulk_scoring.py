@@ -7,7 +7,7 @@ scored in this process. Must not know terminals.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +51,9 @@ def verdict_as_dict(path: str, verdict: Verdict, clues: Sequence[Clue]) -> dict[
         "evidence": verdict.evidence,
         "clues": [clue._asdict() for clue in clues],
     }
-    optional = {"reason": verdict.reason, "signature": verdict.signature}
+    own = verdict.own_costs
+    costs = {"of": own.of, **asdict(own.costs)} if own else None
+    optional = {"reason": verdict.reason, "signature": verdict.signature, "costs": costs}
     return facts | {name: value for name, value in optional.items() if value}
 
 
@@ -100,15 +102,18 @@ def score_paths(
 
 
 def score_each(
-    model: Filter, paths: Sequence[str], clues: int, *, remember: bool = True, person: int = 0
+    model: Filter,
+    paths: Sequence[str],
+    clues: int,
+    score: Callable[[bytes], Verdict],
 ) -> Iterator[Scored]:
-    """Yield a verdict for every message under these paths, as `Filter.score` gives it."""
+    """Yield a verdict for every message under these paths, as `score` gives it."""
     documents = model.recipe.documents
     for item in (item for path in paths for item in items(path, documents=documents)):
         if isinstance(item, Unreadable):
             yield Scored(item.name, None, [], item.reason)
         else:
-            verdict = model.score(item.raw, remember=remember, person=person)
+            verdict = score(item.raw)
             yield Scored(item.name, verdict, verdict.clues(clues) if clues else [])
 
 

@@ -6,12 +6,16 @@ import pytest
 from support.history import recent
 from support.scanning import COSTS, ENVELOPE, HARSH, fields
 
+from spamnb.core.model.costs import Costs, OwnCosts
 from spamnb.core.persons.names import PersonNames
+from spamnb.core.persons.recipient_costs import RecipientCosts
+from spamnb.core.policy.actions import ActionMap, ActionPolicy
 from spamnb.core.policy.verdict_headers import as_block
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.requests import Learn, Source
 from spamnb.service.scanning.model_session import SessionConfig
+from spamnb.service.scanning.scanner import ScanPolicy
 
 NAMES = PersonNames(logins=frozenset({"b.example"}), served=frozenset({"b.example"}))
 FILED = ("junk", "reject")
@@ -123,3 +127,75 @@ def test_damaged_corrections_cost_the_personal_verdict_alone(rig, home, surest):
     outcome = rig.scan(raw, envelope(BOB))
     assert outcome.facts["decision"] == shared(home, raw) != "deliver"
     assert "persons" in {record.get("where") for record in rig.records}
+
+
+PATIENT = Costs(junk=(1e9, 0.05), reject=(1e9, 0.0))
+"""never files a message"""
+STRICT = Costs(unsure=(0.001, 0.9), junk=(0.001, 0.05), reject=(1e9, 0.0))
+"""files all that is not surely ham"""
+
+
+def with_own(scan_rig, home, names=NAMES, policy=HARSH):
+    """A scanner where bob never gets mail filed, and carl and all of c.example nearly always."""
+    costs = RecipientCosts(
+        persons={
+            "bob": OwnCosts("person.bob", PATIENT),
+            "carl": OwnCosts("person.carl", STRICT),
+        },
+        domains={
+            "b.example": OwnCosts("domain.b.example", PATIENT),
+            "c.example": OwnCosts("domain.c.example", STRICT),
+        },
+    )
+    return scan_rig(policy, plan=SessionConfig(home, persons=names, recipient_costs=costs))
+
+
+def decision(rig, raw, *recipients):
+    return rig.scan(raw, envelope(*recipients), before_queue=True).facts["decision"]
+
+
+def test_recipients_with_own_costs_get_their_own_decision(scan_rig, home, surest):
+    """A person's costs come before those of the domain; other domains have those of the model."""
+    rig, raw = with_own(scan_rig, home), surest["unsure"]
+    assert decision(rig, raw, BOB) == "unsure"
+    assert decision(rig, raw, CARL) == "junk"
+    assert decision(rig, surest["spam"], DORA) == "unsure"
+    assert decision(rig, raw, "eve@c.example") == "junk"
+    assert decision(rig, raw, "eve@d.example") == shared(home, raw)
+
+
+def test_the_mildest_costs_of_all_recipients_decide_what_is_done(scan_rig, home, surest):
+    """Recipients with different costs get the shared headers and the mildest action."""
+    tagged = ScanPolicy(ActionPolicy(ActionMap("headers", "headers", "tag", "tag")))
+    rig, raw = with_own(scan_rig, home, policy=tagged), surest["spam"]
+    both = rig.scan(raw, envelope(BOB, CARL), before_queue=True)
+    assert both.facts["decision"] == shared(home, raw)
+    assert both.facts["mail_action"] == "headers"
+    alone = rig.scan(raw, envelope(CARL), before_queue=True)
+    assert (alone.facts["decision"], alone.facts["mail_action"]) == ("junk", "tag")
+
+
+def test_own_costs_decide_on_corrected_verdicts(scan_rig, home, surest):
+    """A label that files a message for a person does not file it against the person's costs."""
+    raw = surest["unsure"]
+    taught(home, raw, dora="ham", bob="spam")
+    assert decision(scan_rig(HARSH, plan=SessionConfig(home, persons=NAMES)), raw, BOB) in FILED
+    rig = with_own(scan_rig, home)
+    assert decision(rig, raw, BOB) == "unsure"
+    assert decision(rig, raw, DORA) == "deliver"
+
+
+def test_the_costs_of_domains_need_no_persons(scan_rig, home, surest):
+    """The costs of a domain hold while persons are not enabled."""
+    rig = with_own(scan_rig, home, names=None)
+    assert decision(rig, surest["spam"], BOB) == "unsure"
+    assert decision(rig, surest["unsure"], "eve@c.example") == "junk"
+
+
+def test_a_scan_process_uses_own_costs(scan_rig, home, surest):
+    """The decision on a large message follows from the recipient's costs, too."""
+    raw = surest["spam"]
+    costs = RecipientCosts(domains={"b.example": OwnCosts("domain.b.example", PATIENT)})
+    policy = replace(HARSH, large_bytes=100)
+    rig = scan_rig(policy, plan=SessionConfig(home, recipient_costs=costs))
+    assert decision(rig, raw, BOB, CARL) == "unsure"
