@@ -17,7 +17,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROJECT = Path(__file__).resolve().parent.parent
-LONG = ("mail", "test_scripts.py", "test_docs.py", "faults", "cli")
+LONG = ("mail", "browser", "test_scripts.py", "test_docs.py", "faults", "cli")
 """folders and files that take long, the longest first"""
 pytest_plugins = ["support.fixtures"]
 

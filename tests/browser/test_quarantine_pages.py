@@ -5,20 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 from support.browser import PHONE, pages, window
-from support.console import Api, token, trained_home
+from support.console import KEEP_ALL, Api, token, trained_home
 from support.daemon import send
 from support.sink import Sink
 
-MORE = """
-[quarantine]
-[actions]
-deliver = "quarantine"
-unsure = "quarantine"
-junk = "quarantine"
-reject = "quarantine"
-[feedback]
-unproven = "review"
-"""
 ALICE, SALES, BOB = "alice@example.org", "sales@example.org", "bob@example.org"
 TRICKS = (
     "<p>visible</p><p style='display:none'>secret</p><script>document.title='x'</script>"
@@ -31,7 +21,9 @@ def site(tmp_path_factory):
     folder, numbers = tmp_path_factory.mktemp("pages"), count()
     trained_home(folder)
     sink = Sink()
-    with pages(folder, delivery="", listener=f'upstream = "{sink.address}"', more=MORE) as found:
+    with pages(
+        folder, delivery="", listener=f'upstream = "{sink.address}"', more=KEEP_ALL
+    ) as found:
         daemon, url = found
         admin = token(folder / "home", "admin", "quarantine", "admin")
         bob = token(folder / "home", "bob", "teach", user=BOB)

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from support.console import API, Api, console, token, trained_home
+from support.console import API, KEEP_ALL, Api, console, token, trained_home
 from support.daemon import let_others_enter, send
 from support.sink import Sink
 from support.waiting import LIMIT_S, until
@@ -26,16 +26,6 @@ STRANGER = 54321
 ENDING = [one for one in OPERATIONS if one.name != "stream"]
 """whose replies end; see test_console_stream.py"""
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to connect as another user")
-MORE = """
-[quarantine]
-[actions]
-deliver = "quarantine"
-unsure = "quarantine"
-junk = "quarantine"
-reject = "quarantine"
-[feedback]
-unproven = "review"
-"""
 
 
 class Rig:
@@ -77,7 +67,7 @@ def rig():
     trained_home(folder)
     sink = Sink()
     listener = f'upstream = "{sink.address}"'
-    with console(folder, listener=listener, more=MORE) as (daemon, address):
+    with console(folder, listener=listener, more=KEEP_ALL) as (daemon, address):
         yield Rig(folder, daemon, address)
     sink.close()
     shutil.rmtree(folder)
@@ -90,7 +80,7 @@ def unix_rig():
     trained_home(folder)
     sink = Sink()
     listener = f'upstream = "{sink.address}"'
-    with console(folder, f"unix:{folder}/api.sock", listener=listener, more=MORE) as found:
+    with console(folder, f"unix:{folder}/api.sock", listener=listener, more=KEEP_ALL) as found:
         yield Rig(folder, *found)
     sink.close()
     shutil.rmtree(folder)

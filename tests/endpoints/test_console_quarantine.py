@@ -6,22 +6,12 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from support.console import Api, console, token, trained_home
+from support.console import KEEP_ALL, Api, console, token, trained_home
 from support.daemon import send
 from support.sink import Sink
 from support.waiting import until
 
 NAMES = ["alice@example.org", "bob@example.org", "eve@example.org"]
-MORE = """
-[quarantine]
-[actions]
-deliver = "quarantine"
-unsure = "quarantine"
-junk = "quarantine"
-reject = "quarantine"
-[feedback]
-unproven = "review"
-"""
 
 
 class KeptMail:
@@ -51,7 +41,7 @@ def rig():
     folder = Path(tempfile.mkdtemp(prefix="spamnb-"))
     trained_home(folder)
     sink = Sink()
-    with console(folder, listener=f'upstream = "{sink.address}"', more=MORE) as found:
+    with console(folder, listener=f'upstream = "{sink.address}"', more=KEEP_ALL) as found:
         yield KeptMail(folder, *found, sink)
     sink.close()
     shutil.rmtree(folder)

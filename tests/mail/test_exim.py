@@ -1,6 +1,5 @@
 """A real Exim around the real daemon, joined as the documentation says."""
 
-import contextlib
 import email
 import shutil
 import smtplib
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.exim import Exim, needs_exim
-from support.postfix import Daemon
+from support.postfix import Daemon, started
 from support.waiting import until
 
 pytestmark = needs_exim
@@ -30,15 +29,8 @@ def site(model, tmp_path):
     exim = Exim()
     shutil.copytree(model, tmp_path / "home", ignore=shutil.ignore_patterns("*.sock"))
     exim.daemon = Daemon(tmp_path, exim.settings())
-    try:
-        exim.daemon.start()
-        exim.start()
+    with started(exim):
         yield exim
-    finally:
-        with contextlib.suppress(OSError):  # shown if the test fails
-            print(exim.log()[-8000:], exim.daemon.log.read_text()[-8000:], sep="\n")
-        exim.daemon.stop()
-        exim.stop()
 
 
 def mail_of(label, number):

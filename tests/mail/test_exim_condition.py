@@ -1,12 +1,11 @@
 """A real Exim asks the real daemon by its `spam` condition, as the documentation says."""
 
-import contextlib
 import email
 import shutil
 
 import pytest
 from support.exim import AskingExim, needs_scanning_exim
-from support.postfix import PROJECT, Daemon
+from support.postfix import PROJECT, Daemon, started
 from support.waiting import until
 
 pytestmark = needs_scanning_exim
@@ -26,15 +25,8 @@ def site(request, trained, tmp_path_factory):
     folder, exim = tmp_path_factory.mktemp("asked"), AskingExim(request.param)
     shutil.copytree(trained, folder / "home", ignore=shutil.ignore_patterns("*.sock"))
     exim.daemon = Daemon(folder, exim.settings() + MORE)
-    try:
-        exim.daemon.start()
-        exim.start()
+    with started(exim):
         yield exim
-    finally:
-        with contextlib.suppress(OSError):  # shown if the test fails
-            print(exim.log()[-8000:], exim.daemon.log.read_text()[-8000:], sep="\n")
-        exim.daemon.stop()
-        exim.stop()
 
 
 def came(site, name, tag):

@@ -1,6 +1,5 @@
 """A real Postfix asks the real daemon about each message, as the documentation says."""
 
-import contextlib
 import email
 import shutil
 import smtplib
@@ -8,7 +7,7 @@ import smtplib
 import pytest
 from support.docs_snippets import changed, snippet
 from support.dovecot import with_junk
-from support.postfix import PROJECT, STRANGER, Daemon, Rig, needs_rig
+from support.postfix import PROJECT, STRANGER, Daemon, Rig, needs_rig, started
 from support.waiting import until
 
 pytestmark = needs_rig
@@ -45,15 +44,8 @@ def site(model, tmp_path_factory):
     rig.main += changed(snippet("milter.md", "Postfix", "main.cf"), here)
     toml = changed(snippet("milter.md", "The listener", "spamnb.toml"), here)
     rig.daemon = Daemon(folder, toml + REFUSING)
-    try:
-        rig.daemon.start()
-        rig.start()
+    with started(rig):
         yield rig
-    finally:
-        with contextlib.suppress(OSError):  # shown if the test fails
-            print(rig.log()[-8000:], rig.daemon.log.read_text()[-8000:], sep="\n")
-        rig.daemon.stop()
-        rig.stop()
 
 
 def test_mail_is_marked_and_filed(site):

@@ -1,13 +1,12 @@
 """Mail that came by the milter is learnt when a user of a real Dovecot files it."""
 
-import contextlib
 import email
 import json
 
 import pytest
 from support.docs_snippets import changed, snippet
 from support.dovecot import SAMPLE, Person, move, with_teaching
-from support.postfix import Daemon, Rig, needs_rig
+from support.postfix import Daemon, Rig, needs_rig, started
 from support.waiting import until
 
 pytestmark = needs_rig
@@ -27,15 +26,8 @@ def site(tmp_path):
     toml = changed(snippet("milter.md", "The listener", "spamnb.toml"), here)
     rig.daemon = Daemon(tmp_path, toml + MORE.format(spool=spool))
     rig.daemon.spamnb("train", SAMPLE / "ham", SAMPLE / "spam")
-    try:
-        rig.daemon.start()
-        rig.start()
+    with started(rig):
         yield rig
-    finally:
-        with contextlib.suppress(OSError):  # shown if the test fails
-            print(rig.log()[-8000:], rig.daemon.log.read_text()[-8000:], sep="\n")
-        rig.daemon.stop()
-        rig.stop()
 
 
 def counts(daemon):

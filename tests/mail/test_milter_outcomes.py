@@ -1,6 +1,5 @@
 """What becomes of mail that the milter of the real daemon does not simply mark, with Postfix."""
 
-import contextlib
 import email
 import shutil
 import smtplib
@@ -8,7 +7,7 @@ from itertools import count
 
 import pytest
 from support.docs_snippets import changed, snippet
-from support.postfix import Daemon, Rig, free_ports, needs_rig
+from support.postfix import Daemon, Rig, free_ports, needs_rig, started
 from support.waiting import LIMIT_S, until
 
 pytestmark = needs_rig
@@ -55,15 +54,8 @@ def rig(trained, tmp_path_factory):
     rig.main += changed(snippet("milter.md", "Postfix", "main.cf"), here)
     toml = changed(snippet("milter.md", "The listener", "spamnb.toml"), here)
     rig.daemon = Daemon(folder, toml + SETTINGS.format(block=folder / "block", **rig.port))
-    try:
-        rig.daemon.start()
-        rig.start()
+    with started(rig):
         yield rig
-    finally:
-        with contextlib.suppress(OSError):  # shown if the test fails
-            print(rig.log()[-8000:], rig.daemon.log.read_text()[-8000:], sep="\n")
-        rig.daemon.stop()
-        rig.stop()
 
 
 def send(rig, subject, text="text\r\n", *, port="mx", sender="ann@example.net", head=""):

@@ -1,6 +1,5 @@
 """A real Postfix and a real Dovecot around the real daemon, joined as the documentation says."""
 
-import contextlib
 import email
 import smtplib
 from email.message import EmailMessage
@@ -10,7 +9,7 @@ from uuid import uuid4
 import pytest
 from support.docs_snippets import changed, snippet
 from support.dovecot import with_junk
-from support.postfix import Daemon, Rig, needs_rig
+from support.postfix import Daemon, Rig, needs_rig, started
 from support.waiting import until
 
 pytestmark = needs_rig
@@ -84,15 +83,8 @@ def running(model, tmp_path, way, more=lambda _: ""):
     toml = delivering(rig) if way == "lmtp" else joined(rig, way)
     daemon = Daemon(tmp_path, toml + more(rig))
     rig.daemon, rig.way = daemon, way
-    try:
-        daemon.start()
-        rig.start()
+    with started(rig):
         yield rig
-    finally:
-        with contextlib.suppress(OSError):  # shown if the test fails
-            print(rig.log()[-8000:], daemon.log.read_text()[-8000:], sep="\n")
-        daemon.stop()
-        rig.stop()
 
 
 def test_mail_is_judged_and_filed(site):

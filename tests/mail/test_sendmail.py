@@ -1,12 +1,11 @@
 """A real Sendmail asks the real daemon as a milter, as the documentation says."""
 
-import contextlib
 import email
 import shutil
 import smtplib
 
 import pytest
-from support.postfix import PROJECT, Daemon
+from support.postfix import PROJECT, Daemon, started
 from support.sendmail import Sendmail, needs_sendmail
 from support.waiting import until
 
@@ -29,15 +28,8 @@ def site(trained, tmp_path_factory):
     folder, sendmail = tmp_path_factory.mktemp("sendmail"), Sendmail()
     shutil.copytree(trained, folder / "home", ignore=shutil.ignore_patterns("*.sock"))
     sendmail.daemon = Daemon(folder, sendmail.settings() + ACTIONS)
-    try:
-        sendmail.daemon.start()
-        sendmail.start()
+    with started(sendmail):
         yield sendmail
-    finally:
-        with contextlib.suppress(OSError):  # shown if the test fails
-            print(sendmail.log()[-8000:], sendmail.daemon.log.read_text()[-8000:], sep="\n")
-        sendmail.daemon.stop()
-        sendmail.stop()
 
 
 def test_mail_is_marked(site):

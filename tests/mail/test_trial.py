@@ -1,11 +1,10 @@
 """A real Postfix with the daemon behind another filter, as docs/trial.md says."""
 
-import contextlib
 import json
 
 import pytest
 from support.docs_snippets import changed, snippet
-from support.postfix import PROJECT, Daemon, Rig, needs_rig
+from support.postfix import PROJECT, Daemon, Rig, needs_rig, started
 from support.waiting import until
 
 pytestmark = needs_rig
@@ -27,15 +26,8 @@ def site(tmp_path_factory):
     toml = changed(snippet("trial.md", SECTION, "spamnb.toml"), {"127.0.0.1:10029": port})
     rig.daemon = Daemon(folder, toml)
     rig.daemon.spamnb("train", SAMPLE / "ham", SAMPLE / "spam")
-    try:
-        rig.daemon.start()
-        rig.start()
+    with started(rig):
         yield rig
-    finally:
-        with contextlib.suppress(OSError):  # shown if the test fails
-            print(rig.log()[-8000:], rig.daemon.log.read_text()[-8000:], sep="\n")
-        rig.daemon.stop()
-        rig.stop()
 
 
 def test_the_mail_keeps_its_marks_and_the_report_counts_them(site):

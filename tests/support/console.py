@@ -16,6 +16,17 @@ from support.daemon import NO_DELIVERY, serve, settings_in
 from support.waiting import LIMIT_S, until
 
 API = "/api/v1"
+KEEP_ALL = """
+[quarantine]
+[actions]
+deliver = "quarantine"
+unsure = "quarantine"
+junk = "quarantine"
+reject = "quarantine"
+[feedback]
+unproven = "review"
+"""
+"""all mail waits in quarantine, and unproven reports in the review"""
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 
 

@@ -1,7 +1,7 @@
 """Other spam filters as real programs, with as few rules as they start with.
 
-rspamd is taken from the package that $RSPAMC belongs to, which may be unpacked only. $SPAMD is the
-folder into which the packages of SpamAssassin and spamd were unpacked.
+rspamd is taken from the package that $RSPAMC belongs to, which may be unpacked only. $SPAMASSASSIN
+is the folder into which the packages of SpamAssassin and spamd were unpacked.
 """
 
 import os
@@ -20,9 +20,10 @@ RSPAMD = Path(RSPAMC).parent / "rspamd" if RSPAMC else Path(shutil.which("rspamd
 needs_rspamd = pytest.mark.skipif(
     not RSPAMD.is_file(), reason="rspamd is neither installed nor beside $RSPAMC"
 )
-SPAMD = Path(os.environ.get("SPAMD") or "/")
+SPAMASSASSIN = Path(os.environ.get("SPAMASSASSIN") or "/")
 needs_spamd = pytest.mark.skipif(
-    not (SPAMD / "usr/sbin/spamd").is_file(), reason="spamd is neither installed nor in $SPAMD"
+    not (SPAMASSASSIN / "usr/sbin/spamd").is_file(),
+    reason="spamd is neither installed nor in $SPAMASSASSIN",
 )
 GTUBE = b"XJS*C4JDBQADN1.NSBN3*2IDNEN*GTUBE-STANDARD-ANTI-UBE-TEST-EMAIL*C.34X"
 """a text that SpamAssassin and rspamd call spam"""
@@ -76,12 +77,12 @@ def rspamd(folder):
 def spamd(folder):
     """Run spamd with the rules of its package and without a network; gives the port."""
     port = free_port()
-    modules = [SPAMD / "usr/share/perl5", *SPAMD.glob("usr/lib/*/perl5/*")]
+    modules = [SPAMASSASSIN / "usr/share/perl5", *SPAMASSASSIN.glob("usr/lib/*/perl5/*")]
     command = [
-        "perl", "-T", *(f"-I{place}" for place in modules), SPAMD / "usr/sbin/spamd",
+        "perl", "-T", *(f"-I{place}" for place in modules), SPAMASSASSIN / "usr/sbin/spamd",
         "-L", "-x", "-m", "1", "--min-children=1", "-i", "127.0.0.1", "-p", str(port),
-        "-A", "127.0.0.1", "-C", SPAMD / "usr/share/spamassassin",
-        f"--siteconfigpath={SPAMD / 'etc/spamassassin'}", "--syslog=stderr",
+        "-A", "127.0.0.1", "-C", SPAMASSASSIN / "usr/share/spamassassin",
+        f"--siteconfigpath={SPAMASSASSIN / 'etc/spamassassin'}", "--syslog=stderr",
     ]  # fmt: skip
     yield from _running(command, port, folder / "log")
 

@@ -221,6 +221,20 @@ class Daemon:
         self.process.wait(LIMIT_S)
 
 
+@contextlib.contextmanager
+def started(server):
+    """Run a mail server with its daemon; their logs are shown if the test fails."""
+    try:
+        server.daemon.start()
+        server.start()
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            print(server.log()[-8000:], server.daemon.log.read_text()[-8000:], sep="\n")
+        server.daemon.stop()
+        server.stop()
+
+
 class Rig:
     """Postfix and Dovecot, ready to be started."""
 
