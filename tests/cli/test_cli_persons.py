@@ -86,7 +86,7 @@ def test_a_person_must_be_one_of_this_site(home, trained):
 
 
 def test_a_watched_maildir_labels_for_its_user(home, tmp_path):
-    """A move in the Maildir of a user is that person's label, whoever runs the command."""
+    """A move in the Maildir of a user is that person's label, with every user of the command."""
     root = tmp_path / "Maildir"
     for folder in ("", ".Junk"):
         for part in ("tmp", "new", "cur"):

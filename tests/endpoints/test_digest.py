@@ -135,7 +135,7 @@ def test_a_long_digest_is_cut():
 
 
 def test_each_recipient_of_this_site_gets_one_a_day(mailer, sink):
-    """New messages alone are in it; nobody elsewhere gets one; nothing new is no mail."""
+    """New messages alone are in it; other users get none."""
     both = mailer.keep(ALICE, BOB, EVE, "Bob+tag@Example.org", subject="to both")
     mailer.keep(EVE, subject="elsewhere")
     assert mailer.send() == 2

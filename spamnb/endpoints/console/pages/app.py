@@ -200,7 +200,7 @@ class PagesApp:
     async def _begin(
         self, request: Request, what: str, name: str, after: str, work: Any
     ) -> Response:
-        """Log somebody in with `work`, and set the cookie."""
+        """Log a user in with `work`, and set the cookie."""
         place: Place = "login"
         async with self._places.taken(place):
             try:

@@ -99,7 +99,7 @@ def _release(teach: bool, site: ConsoleSite, request: PageRequest) -> list[Notic
         if only:
             given = {"id": part["id"], "only": only, "teach": teach, "again": values["again"]}
             notices += released(ask(site, caller, "release", **given))
-    return notices or [Notice("error", text("kept.nobody"))]
+    return notices or [Notice("error", text("kept.no_recipient"))]
 
 
 def released(answer: dict[str, Any]) -> Iterator[Notice]:

@@ -175,7 +175,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "kept.released": "Released to {names}.",
     "kept.not_released": "Not released to {name}.",
     "kept.deleted": "The message is deleted.",
-    "kept.nobody": "No recipient is chosen.",
+    "kept.no_recipient": "No recipient is chosen.",
     "preview.title": "Preview",
     "preview.help": "Pictures, styles, scripts and forms of the message are left out. Beside each "
     "link stands its host.",
