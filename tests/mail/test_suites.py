@@ -95,8 +95,14 @@ def test_an_observer_before_the_filter_of_the_suite_keeps_its_marks(suite, tmp_p
         rig.send(message("spam", 3).read_bytes(), ["bob@example.org"])
         [junk] = until(lambda: rig.delivered("bob", "X-Spam-Flag: YES", ".Junk"), "the message")
         assert email.message_from_bytes(junk)["X-Spamnb-Verdict"].startswith("junk")
-        records = [line for line in daemon.log.read_text().splitlines() if " message " in line]
-        assert [("observed=" in line) for line in records] == [True, False]
+
+        def observed_lines():
+            """Whether each message line is of the observer; a line may come after the delivery."""
+            lines = daemon.log.read_text().splitlines()
+            return sorted("observed=" in line for line in lines if " message " in line)
+
+        until(lambda: len(observed_lines()) == 2, "two lines in the log")
+        assert observed_lines() == [False, True]
 
 
 @needs_rig
