@@ -15,6 +15,7 @@ from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
+    from spamnb.endpoints.fleet.params import FleetParams
     from spamnb.service.engine.filter import Filter
     from spamnb.service.fleet.fleet_store import Member
 
@@ -44,14 +45,19 @@ def fleet() -> None:
     """Share one model between several hosts, by a log on a server (see [fleet] in the settings)."""
 
 
+def _fleet_of(session: CliSession) -> FleetParams:
+    params = session.settings.fleet
+    if not params.url:
+        raise UserError("fleet.url is not set", hint="set [fleet] in the settings")
+    return params
+
+
 @contextmanager
 def _log(session: CliSession) -> Iterator[Member]:
     """Open the log."""
     from spamnb.endpoints.fleet.membership import open_member
 
-    if not session.settings.fleet.url:
-        raise UserError("fleet.url is not set", hint="set [fleet] in the settings")
-    member = open_member(session.settings.fleet, session.home)
+    member = open_member(_fleet_of(session), session.home)
     with closing(member.log):
         yield member
 
@@ -71,7 +77,7 @@ def init(session: CliSession) -> None:
     from spamnb.service.fleet.administration import begin
 
     refuse_while_served(session, "begin the fleet")
-    path = key_path(session.settings.fleet, session.home)
+    path = key_path(_fleet_of(session), session.home)
     make_key(path)
     with _opened(session, readonly=False) as (model, member):
         position = begin(model.store, member)

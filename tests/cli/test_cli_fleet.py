@@ -156,3 +156,11 @@ def test_a_key_that_others_can_read_is_refused(homes, monkeypatch):
     (homes[0] / "fleet.key").chmod(0o644)
     done = on(monkeypatch, homes[0], "correct", "spam", ONE_HAM)
     assert (done.code, "chmod" in done.err) == (3, True)
+
+
+def test_a_fleet_without_a_server_is_refused_and_leaves_no_key(trained, monkeypatch):
+    """Without `fleet.url`, `init` says so before it makes the key."""
+    monkeypatch.delenv("SPAMNB_FLEET_URL", raising=False)
+    done = spamnb(trained, "fleet", "init")
+    assert (done.code, "fleet.url is not set" in done.err) == (2, True)
+    assert not (trained / "fleet.key").exists()

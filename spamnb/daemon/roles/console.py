@@ -142,6 +142,8 @@ class _ConsoleProcess:
                 except SpamnbError as error:
                     self._log({"event": "digest", "level": "warning", "error": str(error)}
                               | {"hint": error.hint})  # fmt: skip
+                except Exception as error:  # noqa: BLE001 - a bug must not end the digests
+                    incident(self._log, "digest", error)
             await asyncio.sleep(DIGEST_S)
 
     def _turn(self) -> None:
