@@ -41,17 +41,39 @@ GAUGES = {
     "model_events": "trainings in the journal",
     "model_store_bytes": "size of the model's file",
     "model_store_limit_bytes": "the size at which teaching stops",
+    "model_persons_count": "persons with corrections of their own",
+    "model_persons_bytes": "size of these corrections",
+    "model_persons_largest": "size of the largest of them",
     "model_messages": "messages that the model has learnt, by label",
     "last_learnt_timestamp_seconds": "time of the last training, by label",
     "mailboxes_away": "mailboxes on IMAP servers that cannot be read",
+    "webhook_waiting": "events that a webhook's receiver has not taken yet, by webhook",
+    "webhook_dropped": "events that were given up, by webhook",
     "fleet_following": "1 if the host follows the log of its fleet",
     "fleet_lag_seconds": "seconds since this host last held the whole log",
     "fleet_folded_entries": "entries of the log that this host has folded",
+    "fleet_waiting_corrections": "corrections that wait for the log",
+    "fleet_waiting_bytes": "disk space of the corrections that wait",
+    "fleet_waiting_seconds": "how long the oldest of them has waited",
 }
 """name -> what it tells; `spamnb/service/telemetry/status.py` has the values"""
 _SAMPLE = {
-    "model": {"messages": {"ham": 1}, "learnt": {"ham": 1}},
-    "fleet": {"fault": "", "lag_s": 0.0, "folded_entries": 0},
+    "model": {
+        "messages": {"ham": 1},
+        "learnt": {"ham": 1},
+        "persons": {"count": 0, "bytes": 0, "largest": 0},
+    },
+    "webhooks": [{"webhook": "chat", "waiting": 0, "dropped": 0, "error": ""}],
+    "fleet": {
+        "fault": "",
+        "lag_s": 0.0,
+        "folded_entries": 0,
+        "waiting": 0,
+        "waiting_bytes": 0,
+        "waiting_s": 0,
+        "host": "mx1",
+        "hosts": [],
+    },
 }
 
 

@@ -73,6 +73,10 @@ class StoreBusyError(StoreError):
     transient = True
 
 
+class StoreReplacedError(StoreBusyError):
+    """The path has another file than the one that is open: open the store again."""
+
+
 class StoreFullError(StoreError):
     """The disk is full, or the store has reached its size limit. Nothing was changed."""
 

@@ -153,7 +153,8 @@ def walls(sources):
     places = {"lmdb": "spamnb.store", "click": "spamnb.cli", "aiosmtpd": "spamnb.endpoints.smtp"}
     places["matplotlib"] = "spamnb.lab.plots"
     places |= dict.fromkeys(("starlette", "uvicorn", "jinja2", "nh3"), "spamnb.endpoints.console")
-    places |= {"valkey": "spamnb.endpoints.fleet", "cryptography": "spamnb.store.fleet.seal"}
+    places |= dict.fromkeys(("valkey", "psycopg"), "spamnb.endpoints.fleet")
+    places |= {"cryptography": "spamnb.store.fleet.seal"}
     complaints, knowing = [], set()
     for name, text in sources.items():
         for line, target in imports(name, text, sources):

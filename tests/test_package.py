@@ -6,9 +6,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.docs_snippets import commands
 from support.standin_pip import without_network
 from support.waiting import until
 
@@ -68,11 +71,12 @@ def test_all_files_are_in_own_places_and_belong_to_root(packages):
     assert listed.returncode == 0
 
 
-def test_the_settings_file_sets_only_the_home(tree):
+def test_the_settings_file_sets_only_its_version_and_the_home(tree):
     """It has every setting as a comment, is valid, and dpkg keeps the administrator's changes."""
     file = tree / "etc/spamnb/spamnb.toml"
     text = file.read_text()
-    assert re.findall(r"^[a-z].*$", text, re.MULTILINE) == ['home = "/var/lib/spamnb"']
+    set_here = re.findall(r"^[a-z].*$", text, re.MULTILINE)
+    assert set_here == ["settings_version = 1", 'home = "/var/lib/spamnb"']
     assert '\n#kind = "corrected"' in text
     assert (tree / "DEBIAN/conffiles").read_text() == "/etc/spamnb/spamnb.toml\n"
     command = [sys.executable, "-m", "spamnb", "--config", file, "config", "show"]
@@ -101,6 +105,9 @@ IN_ROOT = {
     "LC_ALL": "C",
     "DEBIAN_FRONTEND": "noninteractive",
 }
+HERE = re.search(r"VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text())[1]
+NEXT = "trixie"
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 FIRST_START = "etc/systemd/system/multi-user.target.wants/spamnb.service"
 KEEP_MODEL, REMOVE_MODEL = "false", "true"
 
@@ -122,6 +129,10 @@ class Debian:
         assert process.returncode == code, printed
         return printed
 
+    def typed(self, line):
+        """Run a command of root's shell."""
+        return self.run("sh", "-c", f"cd /root && HOME=/root && export HOME && {line}")
+
     def install(self, package):
         shutil.copy(package, self.root / "package.deb")
         return self.run("dpkg", "--force-confdef", "-i", "/package.deb")
@@ -131,26 +142,65 @@ class Debian:
 
 
 @pytest.fixture(scope="module")
-def debian(tmp_path_factory):
-    """Create a Debian of this machine's release; DEBIAN_ROOT names one that debootstrap made."""
-    if os.geteuid() != 0 or not ("DEBIAN_ROOT" in os.environ or shutil.which("debootstrap")):
-        pytest.skip("needs root and debootstrap")
-    root = tmp_path_factory.mktemp("debian") / "root"
-    if made := os.environ.get("DEBIAN_ROOT"):
-        subprocess.run(["cp", "-a", made, root], check=True)
-    else:
-        release = re.search(r"VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text())[1]
-        command = ["debootstrap", "--variant=minbase", "--include=python3,systemd", release, root]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["mount", "-t", "proc", "proc", root / "proc"], check=True)
-    yield Debian(root)
-    subprocess.run(["umount", root / "proc"], check=True)
+def release(request):
+    """The release of Debian: this machine's, or the parameter of a test."""
+    return getattr(request, "param", HERE)
 
 
 @pytest.fixture(scope="module")
-def real_package(tmp_path_factory):
-    """Build the package with all libraries."""
-    return built(tmp_path_factory.mktemp("real"), os.environ)
+def new_root(release, tmp_path_factory):
+    """Create a Debian; DEBIAN_ROOT names one of this machine's release that debootstrap made."""
+    made = os.environ.get("DEBIAN_ROOT") if release == HERE else None
+    if os.geteuid() != 0 or not (made or shutil.which("debootstrap")):
+        pytest.skip("needs root and debootstrap")
+    if made:
+        return Path(made)
+    root = tmp_path_factory.mktemp("debian") / "root"
+    command = ["debootstrap", "--variant=minbase", "--include=python3,systemd", release, root]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return root
+
+
+@contextmanager
+def copied(new_root, folder):
+    """Give a copy of a Debian, with /proc, in which no package starts a service."""
+    root = folder / "root"
+    subprocess.run(["cp", "-a", new_root, root], check=True)
+    subprocess.run(["mount", "-t", "proc", "proc", root / "proc"], check=True)
+    policy = root / "usr/sbin/policy-rc.d"
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    policy.chmod(0o755)
+    try:
+        yield Debian(root)
+    finally:
+        subprocess.run(["umount", root / "proc"], check=True)
+        shutil.rmtree(root)
+
+
+@pytest.fixture(scope="module")
+def debian(new_root, tmp_path_factory):
+    with copied(new_root, tmp_path_factory.mktemp("copy")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def real_package(release, tmp_path_factory, request):
+    """Build the package with all libraries, on a system of its release."""
+    folder = tmp_path_factory.mktemp("real")
+    if release == HERE:
+        return built(folder, os.environ)
+    with copied(request.getfixturevalue("new_root"), folder) as debian:
+        debian.run("apt-get", "update", "-qq")
+        debian.run("apt-get", "install", "-y", "-qq", "python3-venv", "ca-certificates")
+        shutil.copy(CERTIFICATES, debian.root / CERTIFICATES.relative_to("/"))
+        files = subprocess.check_output(["git", "ls-files", "-z"], cwd=PROJECT, text=True)
+        for name in files.split("\0")[:-1]:
+            place = debian.root / "root" / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(PROJECT / name, place)
+        debian.typed(f"SOURCE_DATE_EPOCH={EPOCH} scripts/package/deb /out {' '.join(QUICK)}")
+        [made] = (debian.root / "out").iterdir()
+        return Path(shutil.copy(made, folder))
 
 
 def version_after(package, folder):
@@ -166,32 +216,72 @@ def version_after(package, folder):
     return later
 
 
-def serves_and_learns(debian):
-    """Train, start the daemon and run the doctor, as root in the new Debian."""
-    shutil.copytree(PROJECT / "corpora/sample", debian.root / "sample", dirs_exist_ok=True)
-    debian.run("spamnb", "train", "/sample/ham", "/sample/spam")
-    assert (debian.root / "var/lib/spamnb").stat().st_uid != 0
+@contextmanager
+def serving(debian):
+    """Run the daemon as root in the new Debian."""
     with debian.start("spamnb", "serve", stderr=subprocess.DEVNULL) as daemon:
         asked = ["chroot", debian.root, "spamnb", "status"]
         quiet = {"env": IN_ROOT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         try:
             until(lambda: subprocess.run(asked, check=False, **quiet).returncode == 0, "the daemon")
-            debian.run("spamnb", "doctor")
+            yield
         finally:
             daemon.terminate()
 
 
+def serves_and_learns(debian):
+    """Train, start the daemon, run the doctor, and mark a message."""
+    shutil.copytree(PROJECT / "corpora/sample", debian.root / "sample", dirs_exist_ok=True)
+    spam = min((debian.root / "sample/spam").iterdir())
+    spam.rename(debian.root / "unseen.eml")
+    debian.run("spamnb", "train", "/sample/ham", "/sample/spam")
+    assert (debian.root / "var/lib/spamnb").stat().st_uid != 0
+    with serving(debian):
+        debian.run("spamnb", "doctor")
+        assert "X-Spam-Flag: YES" in debian.typed("spamnb filter < /unseen.eml")
+
+
+def new_python(debian):
+    """Write the files of the system's Python again, as its security updates do."""
+    form = "${db:Status-Abbrev}${Package}\\n"
+    listed = debian.run("dpkg-query", "--show", "--showformat", form)
+    names = re.findall(r"^ii +((?:lib)?python3\.\d+(?:-minimal|-stdlib)?)$", listed, re.MULTILINE)
+    assert len(names) > 2
+    debian.run("apt-get", "update", "-qq")
+    debian.run("apt-get", "install", "-y", "-qq", "--reinstall", *names)
+
+
+def goes_back_to_the_model_before(debian):
+    """The upgrade has backed up the model; the next one cannot, and changes nothing."""
+    [backup] = (debian.root / "var/lib/spamnb-backup").iterdir()
+    before = debian.run("spamnb", "export")
+    debian.run("spamnb", "undo", "1", "--yes")
+    debian.run("spamnb", "restore", "--force", f"/{backup.relative_to(debian.root)}")
+    assert debian.run("spamnb", "export") == before
+    model = debian.root / "var/lib/spamnb/data.mdb"
+    kept = model.read_bytes()
+    model.write_bytes(b"no model" * 4096)
+    told = debian.run("dpkg", "-i", "/package.deb", code=1)
+    assert "nothing is changed: the model could not be backed up" in told
+    model.write_bytes(kept)
+    debian.run("spamnb", "check")
+
+
 @pytest.mark.full
+@pytest.mark.parametrize("release", dict.fromkeys([HERE, NEXT]), indirect=True)
 def test_it_is_installed_upgraded_and_purged(debian, real_package, tmp_path):
     """Enabled but not started; an upgrade keeps settings and choices; a purge keeps the model.
 
-    An administrator who answers the question of the purge with yes gets the model removed.
+    An administrator who answers the question of the purge with yes gets the model removed. An
+    update of the system's Python changes nothing.
     """
     debian.install(real_package)
     assert debian.has(FIRST_START)
     assert not debian.has("run/spamnb")
     assert "no problems found" in debian.run("spamnb", "config", "check")
     serves_and_learns(debian)
+    new_python(debian)
+    debian.run("spamnb", "check")
 
     settings = debian.root / "etc/spamnb/spamnb.toml"
     settings.write_text(settings.read_text() + "# of the administrator\n")
@@ -200,6 +290,7 @@ def test_it_is_installed_upgraded_and_purged(debian, real_package, tmp_path):
     assert settings.read_text().endswith("# of the administrator\n")
     assert not debian.has(FIRST_START)
     debian.run("spamnb", "check")
+    goes_back_to_the_model_before(debian)
 
     debian.run("dpkg", "--remove", "spamnb")
     assert settings.exists()
@@ -227,6 +318,58 @@ def test_it_refuses_an_installation_without_a_package(debian, real_package):
         shutil.rmtree(listed.parent)
 
 
+OTHER_FILTERS = {
+    "SpamAssassin": (["spamassassin"], ["sa-learn --ham ham", "sa-learn --spam spam"]),
+    "rspamd": (["rspamd"], []),
+    "bogofilter": (["bogofilter"], ["find ham -type f | bogofilter -nb",
+                                    "find spam -type f | bogofilter -sb"]),
+    "DSPAM": ([], []),
+    "Nothing": ([], []),
+}  # fmt: skip
+"""packages and training of what runs before the switch; DSPAM is in no Debian of today"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("start", OTHER_FILTERS)
+def test_each_start_of_switching_leads_to_marked_mail(new_root, real_package, start, tmp_path):
+    """In a new Debian: the other filter with its training, the package, the page's commands."""
+    packages, training = OTHER_FILTERS[start]
+    with copied(new_root, tmp_path) as debian:
+        unseen = user_mail(debian.root / "root")
+        if packages:
+            debian.run("apt-get", "update", "-qq")
+            debian.run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages)
+        began = time.monotonic()
+        for line in training:
+            debian.typed(line)
+        debian.install(real_package)
+        for line in commands("switching.md", start):
+            debian.typed(line)
+        with serving(debian):
+            marked = debian.typed("spamnb filter < unseen.eml")
+        print(f"{start}: {time.monotonic() - began:.0f} s")
+    # Imported counts alone never mark mail as junk.
+    assert f"X-Spam-Flag: {'NO' if start == 'bogofilter' else 'YES'}" in marked
+    assert unseen in marked
+
+
+def user_mail(home):
+    """Give a user sorted mail, a Maildir with keywords, and a spam message that is not in them."""
+    for label, folder, keyword in (("ham", ".Friends", "b"), ("spam", ".Junk", "a")):
+        cur = home / "Maildir" / folder / "cur"
+        cur.mkdir(parents=True)
+        (cur.parent / "new").mkdir()
+        (cur.parent / "dovecot-keywords").write_text("0 $Junk\n1 $NotJunk\n")
+        shutil.copytree(PROJECT / "corpora/sample" / label, home / label)
+        for path in (home / label).iterdir():
+            shutil.copy(path, cur / f"{path.stem}:2,S{keyword}")
+    unseen = min((home / "spam").iterdir())
+    (home / "Maildir/.Junk/cur" / f"{unseen.stem}:2,Sa").unlink()
+    unseen.rename(home / "unseen.eml")
+    text = (home / "unseen.eml").read_text(errors="replace")
+    return re.search(r"(?m)^Subject: .*$", text)[0]
+
+
 @pytest.mark.full
 @pytest.mark.skipif(shutil.which("lintian") is None, reason="lintian is not installed")
 def test_lintian_finds_no_error(real_package):
@@ -238,12 +381,15 @@ def test_lintian_finds_no_error(real_package):
 
 @pytest.mark.full
 def test_a_release_is_built_twice_and_compared(tmp_path):
-    """`scripts/release` makes wheel, source archive and package, each the same in two builds."""
+    """`scripts/release` makes wheel, source archive, site and package, the same in two builds."""
     done = subprocess.run([PROJECT / "scripts/release", tmp_path], check=False, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
     assert done.returncode == 0, done.stdout
     made = sorted(path.name for path in tmp_path.iterdir())
-    assert [name.rpartition(".")[2] for name in made] == ["SHA256SUMS", "whl", "gz", "deb"]
-    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+    assert [name.rpartition(".")[2] for name in made] == ["SHA256SUMS", "whl", "gz", "gz", "deb"]
+    with tarfile.open(next(tmp_path.glob("*-site.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"index.html", "search-index.js", "reference/settings.html"} <= names
+    with tarfile.open(next(tmp_path.glob("*[0-9].tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"PKG-INFO", "pyproject.toml", "scripts/run", "tests/test_package.py"} <= names

@@ -14,7 +14,9 @@ PROJECT = Path(__file__).resolve().parent.parent
 ELSEWHERE = {
     "bench/chain": "bench-smtp runs it",
     "bench/burst": "tests/faults/test_daemon_burst.py",
+    "bench/console": "tests/full/test_figures.py",
     "bench/hold": "tests/faults/test_daemon_hold.py",
+    "console-pictures": "tests/browser/test_pictures.py",
     "dovecot": "tests/mail/test_dovecot.py",
     "fetch-corpora": "tests/endpoints/test_fetch.py",
     "install": "tests/test_install.py",
@@ -30,11 +32,20 @@ ELSEWHERE = {
 SHORT = {
     "bench-smtp": (["--rounds", "1", "--messages", "20"], "messages/s, TCP relay", (0, 1)),
     "bench/accuracy": (["--orders", "7", "--noise-seeds", "1", "--alone"], "delayed mean", (0,)),
+    "bench/console": (
+        ["--messages", "500", "--rounds", "1", "--seconds", "1"],
+        "console process",
+        (0, 1),
+    ),
+    "bench/console_flood": (["--pairs", "1"], "lost_share", (0, 1)),
     "bench/endpoints": (
         ["--rounds", "1", "--messages", "20"],
         "idle scanner connection",
         (0, 1),
     ),
+    "bench/fleet": (["--short"], "load when it ended", (0,)),
+    "bench/fleet_capacity": (["--short"], "done", (0,)),
+    "bench/instructions": (["--count", "1"], "forget", (0,)),
     "bench/foreign": (["--short", "--orders", "1"], "replayed", (0,)),
     "bench/labels": (["--short"], "LinearSVC, tf-idf  each against rest", (0,)),
     "bench/memory": (["--messages", "2000"], "RssAnon, all processes", (0,)),
@@ -42,6 +53,18 @@ SHORT = {
     "bench/path_length": ([], "correction ", (0,)),
     "bench/speed": (["--short"], "score one.eml", (0,)),
     "bench/store": (["--short"], "bytes_a_feature", (0,)),
+    "bench/worlds": (
+        [
+            "conflict",
+            *(str(PROJECT / "corpora/sample" / one) for one in ("ham", "spam")),
+            "--people",
+            "4",
+            "--seeds",
+            "1",
+        ],
+        "personal corrections",
+        (0,),
+    ),
     "fuzz": (["--seed", "0", "--cases", "101"], "no failure", (0,)),
     "bench/streams": (["--short", "--set", "eta=6"], "shuffled", (0,)),
 }
@@ -62,7 +85,13 @@ def run(name, arguments, **more):
     )
 
 
-@pytest.mark.parametrize("name", SHORT)
+SLOW = {"bench/instructions"}
+"""valgrind runs a program fifty times as long"""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.full if one in SLOW else ()) for one in SHORT]
+)
 def test_it_runs_to_its_end(name):
     """A program prints its last figure, or reports which tool is not installed."""
     arguments, last, codes = SHORT[name]

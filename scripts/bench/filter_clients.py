@@ -3,15 +3,21 @@
 import re
 import socket
 import struct
+from itertools import cycle, islice
 from pathlib import Path
+
+import labelled_mail
 
 from spamnb.endpoints.milter.packets import Packet, PacketReader, packet_of
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
+MIME_BYTES = 30_000
 OFFER = struct.pack("!III", 6, 0x1FF, 0x1FFFFF)
 STEPS = {b"C": 0x1000, b"H": 0x2000, b"M": 0x4000, b"R": 0x8000, b"T": 0x10000, b"L": 0x80,
          b"N": 0x40000, b"B": 0x80000}  # fmt: skip
 """command -> the bit with which it gets no reply"""
+UNSENT = {b"T": 0x200, b"N": 0x40}
+"""command -> the bit with which it is not sent"""
 
 
 def messages_of_5_kb(count):
@@ -29,6 +35,19 @@ def messages_of_5_kb(count):
     return made
 
 
+def mime_messages(count):
+    """Take different messages with parts or HTML from the corpus, up to 30 KB each."""
+    found = []
+    for raw, _ in labelled_mail.messages():
+        head, _, body = raw.partition(b"\n\n")
+        if len(raw) <= MIME_BYTES and re.search(rb"multipart/|text/html", head, re.IGNORECASE):
+            found.append((head, body))
+    return [
+        b"\n".join((head, b"X-Number: %d\n" % number, body)).replace(b"\n", b"\r\n")
+        for number, (head, body) in enumerate(islice(cycle(found), count))
+    ]
+
+
 class Mta:
     """Asks a milter as Postfix does."""
 
@@ -41,7 +60,7 @@ class Mta:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.packets, self.reader = [], PacketReader()
         self.socket.sendall(packet_of(b"O", OFFER))
-        self.steps = struct.unpack_from("!III", self.next().data)[2]
+        self.steps = struct.unpack_from("!III", self.next()[1])[2]
 
     def next(self) -> Packet:
         while not self.packets:
@@ -55,6 +74,8 @@ class Mta:
         """Send commands; wait for a reply where there is one."""
         waiting = bytearray()
         for command, data in commands:
+            if self.steps & UNSENT.get(command, 0):
+                continue
             waiting += packet_of(command, data)
             if command in STEPS and not self.steps & STEPS[command]:
                 self.socket.sendall(waiting)
@@ -72,7 +93,7 @@ class Mta:
         commands += [(b"D", b"Ri\x004Zqk1\0"), (b"R", b"<bob@example.org>\0"), (b"T", b"")]
         commands += [(b"L", value + b"\0") for value in values]
         self.tell([*commands, (b"N", b""), (b"B", body), (b"E", b"")])
-        while (found := self.next().command) not in b"cdyatr":
+        while (found := self.next()[0]) not in b"cdyatr":
             pass
         return found
 

@@ -44,7 +44,7 @@ def open_(session: CliSession) -> None:
 
     It is good for one login within a minute. The owner of the home and root can use this command.
     """
-    from spamnb.endpoints.console.pages.visitors import new_link
+    from spamnb.endpoints.console.pages.logins.visitors import new_link
     from spamnb.service.engine.clock import now_us
 
     url, name = _url(session), speaker()
@@ -64,7 +64,7 @@ def _url(session: CliSession) -> str:
             f"a browser cannot open {wanted.address}",
             hint="set console.url in the settings: the address of the web server in front of it",
         )
-    return f"http://{wanted.address}"
+    return f"{'https' if wanted.certificate else 'http'}://{wanted.address}"
 
 
 @command("List or end sessions.", EXAMPLES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -74,16 +75,33 @@ def forget(session: CliSession, refs: tuple[str, ...], person: str, as_json: boo
     _teach(session, ("", person), refs, as_json=as_json)
 
 
+def _numbers(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[int, bool], ...]:
+    """Return the numbers of receipts; with True those of corrections that wait, such as w7."""
+    convert: Callable[..., int] = click.IntRange(1, MOST).convert
+    waits = [value.startswith("w") for value in values]
+    found = zip(values, waits, strict=True)
+    return tuple((convert(value[waiting:], param, ctx), waiting) for value, waiting in found)
+
+
 @command("Undo events of the journal.", UNDO_EXAMPLES)
-@click.argument("receipts", nargs=-1, type=click.IntRange(1, MOST), metavar="[RECEIPT]...")
+@click.argument("receipts", nargs=-1, callback=_numbers, metavar="[RECEIPT]...")
 @choosing
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per event.")
 @pass_session
 def undo(
-    session: CliSession, /, receipts: tuple[int, ...], yes: bool, as_json: bool, **filters: Any
+    session: CliSession,
+    /,
+    receipts: tuple[tuple[int, bool], ...],
+    yes: bool,
+    as_json: bool,
+    **filters: Any,
 ) -> None:
     """Undo a training, correction, import or expiry by the number of its event.
+
+    A correction that waits for the log of a fleet has a number with a w, such as w7.
 
     Or undo all events of a user, a channel or a period. The command then shows their number and
     asks for confirmation.
@@ -94,8 +112,9 @@ def undo(
     if any(filters.values()):
         raise UserError("undo takes event numbers or filter options, not both")
     with teacher(session) as (client, me):
-        for event in receipts:
-            show(f"event {event}", checked(client.undo(event, me)), as_json=as_json)
+        for number, waits in receipts:
+            name = f"w{number}" if waits else f"event {number}"
+            show(name, checked(client.undo(number, me, waiting=waits)), as_json=as_json)
 
 
 def _teach(
@@ -119,6 +138,10 @@ def show(name: str, answer: Answer, *, as_json: bool) -> None:
         return
     if receipt is None:
         say(safe(f"queued for review as {answer.review}: {answer.reason}: {name}"))
+        return
+    if receipt.waiting:
+        wanted = receipt.after or "untrained"
+        say(safe(f"waits as w{receipt.waiting} ({wanted}): {receipt.reason}: {name}"))
         return
     if not receipt.changed:
         say(safe(f"unchanged: {receipt.reason}, nothing to undo: {name}"))

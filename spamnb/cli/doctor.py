@@ -121,7 +121,21 @@ def _ports(session: CliSession, options: _DoctorOptions) -> DoctorPorts:
         submit=partial(_submit, submission) if submission else None,
         rcpt=rcpt,
         wait_s=options.wait_s,
+        names=session.persons,
+        logins=_logins(session),
     )
+
+
+def _logins(session: CliSession) -> dict[str, tuple[str, ...]]:
+    """Return the logins that the settings name, with their addresses."""
+    from spamnb.service.admin.logins import read_logins
+
+    settings = session.settings
+    found: dict[str, tuple[str, ...]] = {one.user: () for one in settings.imap.values() if one.user}
+    if settings.delivery.passwords:
+        logins = read_logins(Path(settings.delivery.passwords)).values()
+        found |= {login.name: login.addresses for login in logins}
+    return found
 
 
 def _first_listener(session: CliSession) -> str:
@@ -163,14 +177,16 @@ def _ledger(session: CliSession) -> ModelRecords:
     from spamnb.service.diagnostics.records import ModelRecords
 
     opened = partial(session.open, readonly=True, history=True)
-    return ModelRecords(opened, session.home, partial(_forget, session))
+    return ModelRecords(opened, session.home, partial(_forget, session), session.persons)
 
 
 def _forget(session: CliSession, feedback: Feedback) -> Answer:
     from dataclasses import replace
 
     with teacher(session) as (target, me):
-        return checked(target.teach(replace(me, refs=feedback.refs, label="")))
+        return checked(
+            target.teach(replace(me, refs=feedback.refs, label="", person=feedback.person))
+        )
 
 
 # --- the mail ------------------------------------------------------------------------------------

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import termios
-import tty
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +12,7 @@ from spamnb.cli.correct import show
 from spamnb.cli.daemon_client import checked, teacher
 from spamnb.cli.event_options import choosing, chosen
 from spamnb.cli.help import command
+from spamnb.cli.keys import typed_keys
 from spamnb.cli.options import Count
 from spamnb.cli.printing import progress_bar, safe, say, say_json, shown_time, table
 from spamnb.cli.session import CliSession, pass_session
@@ -80,32 +76,15 @@ def _row(one: Doubt) -> tuple[str, ...]:
 
 def _ask(session: CliSession, found: list[Doubt]) -> None:
     """Ask for each label whether it stays."""
-    with _keys() as next_key:
+    with typed_keys() as next_key:
         for number, one in enumerate(found, 1):
             say(f"{number} of {len(found)}: " + "  ".join(map(safe, _row(one))))
             table(_clues(session, one))
-            key = ""
-            while key not in ("k", "c", "q"):
-                click.echo(_KEYS, nl=False, err=True)
-                key = next_key()
-                click.echo(safe(key), err=True)
+            key = next_key(_KEYS)
             if key == "q":
                 return
             if key == "c":
                 _change(session, one)
-
-
-@contextmanager
-def _keys() -> Iterator[Callable[[], str]]:
-    """Yield a function that waits for a key; the terminal passes keys on without Enter."""
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-    # DRAIN, not FLUSH, which discards keys that were typed before the prompt.
-    tty.setcbreak(terminal, termios.TCSADRAIN)
-    try:
-        yield lambda: os.read(terminal, 1).decode("ascii", "replace").lower() or "q"
-    finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 def _change(session: CliSession, one: Doubt) -> None:

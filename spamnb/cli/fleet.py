@@ -23,7 +23,11 @@ EXAMPLES = """
 spamnb fleet init                 on the first host
 spamnb fleet snapshot             then, to let others join
 spamnb fleet join                 on each other host
-spamnb fleet status               how far this host has followed the log
+spamnb fleet status               how far this host has followed the log, and the other hosts
+spamnb fleet reseed               make a lost log anew, on the host that has the most events
+spamnb fleet rejoin               on a host whose events the log has lost
+spamnb fleet skip 1042           pass over an entry that no host can apply
+spamnb fleet level                after all hosts are upgraded
 spamnb fleet leave                go on alone, with the model as it is
 """
 _PLACES = {
@@ -31,6 +35,10 @@ _PLACES = {
     "status": "spamnb.cli.fleet:status",
     "snapshot": "spamnb.cli.fleet:snapshot",
     "join": "spamnb.cli.fleet:join",
+    "reseed": "spamnb.cli.fleet:reseed",
+    "rejoin": "spamnb.cli.fleet:rejoin",
+    "skip": "spamnb.cli.fleet:skip",
+    "level": "spamnb.cli.fleet:level",
     "leave": "spamnb.cli.fleet:leave",
 }
 
@@ -93,8 +101,8 @@ def snapshot(session: CliSession) -> None:
 
     with _opened(session, readonly=True) as (model, member):
         with model.store.read() as view:
-            position_of(view)
-        size = put_snapshot(session.home, member)
+            position = position_of(view)
+        size = put_snapshot(session.home, member, position.seq)
     say(f"{size} bytes copied")
 
 
@@ -118,16 +126,88 @@ def join(session: CliSession, force: bool) -> None:
 def status(ctx: click.Context, session: CliSession, as_json: bool) -> None:
     """Show how far this host has followed the log. The exit code is 1 if it cannot."""
     from spamnb.service.fleet.administration import standing
+    from spamnb.service.fleet.pulse import hosts_of
+    from spamnb.store.fleet.outbox import OutboxReader
 
     with _opened(session, readonly=True) as (model, member):
-        found = standing(model.store, member.log)
+        found, hosts = standing(model.store, member.log), hosts_of(member)
+    with closing(OutboxReader(session.home)) as outbox:
+        waiting = outbox.waiting()
     facts = found._asdict() | {"host": member.host, "lag_events": found.lag_events}
+    facts |= {"waiting": waiting}
     if as_json:
-        say_json(facts)
+        say_json(facts | {"hosts": [one._asdict() | {"lives": one.lives} for one in hosts]})
     else:
         table((name.replace("_", " "), str(value)) for name, value in facts.items() if value != "")
+        for one in hosts:
+            lives = "alive" if one.lives else f"silent for {one.age_s:.0f} s"
+            lag = f"{one.lag_events} events behind, " if one.lag_events else ""
+            more = f", {one.waiting} corrections wait" if one.waiting else ""
+            about = f"event {one.seq} ({one.fingerprint[:8]}), {lag}{lives}"
+            say(f"host {one.host}: {about}, spamnb {one.version}{more}")
     if found.fault:
         ctx.exit(1)
+
+
+@command("Make a lost log anew.", EXAMPLES)
+@click.option("--force", is_flag=True, help="Replace a log, or ignore a host with more events.")
+@pass_session
+def reseed(session: CliSession, force: bool) -> None:
+    """Make the log anew on its server, with what this host has kept of it.
+
+    Run it on the host that has the most events; it is refused if another host tells of more. The
+    daemons may run: they go on as soon as the log is there.
+    """
+    from spamnb.service.fleet.recovery import reseed as make
+
+    with _opened(session, readonly=True) as (model, member):
+        found = make(model.store, member, force=force)
+    say(f"the log has the events {found.first} to {found.seq}")
+    if found.silent:
+        say(f"not heard of: {', '.join(found.silent)}; run `spamnb fleet status` there")
+
+
+@command("Join again, with the own corrections.", EXAMPLES)
+@pass_session
+def rejoin(session: CliSession) -> None:
+    """Take the copy of another host, and learn again what the log has lost of this host."""
+    from spamnb.service.fleet.recovery import rejoin as join_again
+
+    refuse_while_served(session, "join the fleet again")
+    with _opened(session, readonly=True) as (model, member):
+        found = join_again(session.home, model.store, member)
+    say(f"joined again; {found.again} corrections of this host wait to be learnt again")
+    if found.lost:
+        say(f"{found.lost} imports or expiries of this host are lost")
+
+
+@command("Pass over an entry.", EXAMPLES)
+@click.argument("event", type=click.IntRange(1))
+@pass_session
+def skip(session: CliSession, event: int) -> None:
+    """Make the entry at which this host has stopped empty, for all hosts that have not applied it.
+
+    What it has taught is lost. A host that has applied it has to join again then.
+    """
+    from spamnb.service.fleet import recovery
+
+    with _opened(session, readonly=True) as (model, member):
+        entry = recovery.skip(model.store, member, event)
+    say(f"the events {entry.first} to {entry.last}, of host {entry.host}, are empty now")
+
+
+@command("Write newer entries.", EXAMPLES)
+@pass_session
+def level(session: CliSession) -> None:
+    """Let all hosts write the newest entries that this host knows, after all hosts are upgraded.
+
+    It is refused if a host that was there within a day cannot read them.
+    """
+    from spamnb.service.fleet.administration import raise_level
+
+    with _log(session) as member:
+        found = raise_level(member)
+    say(f"the hosts write entries of level {found}")
 
 
 @command("Leave the fleet.", EXAMPLES)
@@ -135,11 +215,21 @@ def status(ctx: click.Context, session: CliSession, as_json: bool) -> None:
 def leave(session: CliSession) -> None:
     """Make this host independent of the log. Its model stays as it is, and learns alone then.
 
-    Remove fleet.url from the settings, too.
+    It learns what waits for the log. Remove fleet.url from the settings, too.
     """
     from spamnb.service.fleet import administration
+    from spamnb.service.fleet.waiting import learn_alone
+    from spamnb.store.fleet.outbox import Outbox
 
     refuse_while_served(session, "leave the fleet")
-    with session.open() as model:
+    with session.open() as model, closing(Outbox(session.home)) as outbox:
         administration.leave(model.store)
+        learnt = learn_alone(model, outbox)
+        questions = outbox.questions()
+        for question in questions:
+            outbox.remove_question(question.number)
     say("this host has left the fleet")
+    if learnt:
+        say(f"{learnt} corrections that waited are learnt")
+    if questions:
+        say(f"{len(questions)} corrections of verdicts of other hosts are dropped")

@@ -16,6 +16,8 @@ from pkgutil import iter_modules, walk_packages
 _PROGRAM = str(Path(__file__).parent.parent)
 _PACKAGES = ("encodings", "multiprocessing", "rich")
 """libraries that import their own modules when they are used"""
+_MODULES = ("numpy.ma", "lmdb._envid", "lmdb.verify")
+"""the same of libraries that have other modules, too, which cost time (`lmdb.cffi` compiles C)"""
 
 
 def import_ahead() -> None:
@@ -26,8 +28,9 @@ def import_ahead() -> None:
 
 def is_world_readable() -> bool:
     """Whether every user can read the program and its libraries."""
-    folders = [Path(path).resolve() for path in (_PROGRAM, *sys.path)]
-    return all(_is_world_readable(path) for path in folders if path.is_dir())
+    folders = [Path(path).absolute() for path in (_PROGRAM, *sys.path)]
+    found = [path for path in folders if path.is_dir()]
+    return all(map(_is_world_readable, {*found, *(path.resolve() for path in found)}))
 
 
 def _is_world_readable(folder: Path) -> bool:
@@ -37,7 +40,7 @@ def _is_world_readable(folder: Path) -> bool:
 
 def import_all() -> None:
     """Import all modules of the program, and of libraries those that they import later."""
-    names = ["numpy.ma", *(module.name for module in walk_packages([_PROGRAM], "spamnb."))]
+    names = [*_MODULES, *(module.name for module in walk_packages([_PROGRAM], "spamnb."))]
     for package in _PACKAGES:
         path = import_module(package).__path__
         names += (f"{package}.{module.name}" for module in iter_modules(path))

@@ -78,8 +78,13 @@ def import_(session: CliSession, /, **given: Any) -> None:
         if given["dry_run"]:
             found = _mapped(session, path, options)
         else:
-            made = _create_missing(session, path, given, options)
-            found = _sent(session, path, given["again"], options, made=made)
+            if given["as_new"]:
+                _create(session, path)
+            elif options is None and not session.home.is_dir():
+                raise StoreMissingError(
+                    f"there is no model in {session.home}", hint="add --as-new to create one"
+                )
+            found = _sent(session, path, given, options)
     except OSError as error:
         raise UserError(f"{given['file']} cannot be read: {error.strerror}") from error
     checked = _checked(session, given["check"]) if given["check"] else None
@@ -125,45 +130,20 @@ def _mapped(session: CliSession, path: str, options: DumpOptions | None) -> dict
 
 def _recipe(session: CliSession) -> Recipe:
     """Return the recipe of the home's model, or a new one by the settings."""
-    from spamnb.service.engine.filter import new_recipe
     from spamnb.store.lmdb.store import open_store
 
     try:
         store = open_store(session.home, readonly=True)
     except StoreMissingError:
-        settings = session.settings
-        model = settings.model
-        return new_recipe(model.kind, settings.labels, vocabulary=model.vocabulary)
+        return session.model_config().recipe()
     try:
         return store.recipe
     finally:
         store.close()
 
 
-def _create_missing(
-    session: CliSession, path: str, given: dict[str, Any], options: DumpOptions | None
-) -> bool:
-    """Create the model if the options say so, and return whether; else there must be one."""
-    from spamnb.store.lmdb.sharing import DATA_FILE
-
-    if given["as_new"]:
-        _create(session, path)
-        return True
-    if options is not None and not (session.home / DATA_FILE).exists():
-        from spamnb.store.lmdb.store import open_store
-
-        _mapped(session, path, options)  # an invalid dump creates no model
-        open_store(session.home, create=_recipe(session)).close()
-        return True
-    if not session.home.is_dir():
-        raise StoreMissingError(
-            f"there is no model in {session.home}", hint="add --as-new to create one"
-        )
-    return False
-
-
 def _sent(
-    session: CliSession, path: str, again: bool, options: DumpOptions | None, *, made: bool
+    session: CliSession, path: str, given: dict[str, Any], options: DumpOptions | None
 ) -> dict[str, Any]:
     """Have the file added, by the daemon or in this process."""
     from spamnb.store.paths import open_named
@@ -172,9 +152,9 @@ def _sent(
     if options is not None:
         ham, spam = options.labels
         fields |= {"format": options.format, "label_ham": ham, "label_spam": spam}
-        fields |= {"most": options.most, "again": again}
+        fields |= {"most": options.most, "again": given["again"]}
     with asking(session, long=True) as client, os.fdopen(open_named(path), "rb") as lines:
-        if made:
+        if given["as_new"]:
             client.ask("reload", settings=False)
         size = os.fstat(lines.fileno()).st_size
         reply = client.ask_with_file("import", lines, size, **fields)

@@ -43,6 +43,7 @@ COMMANDS = {
     "watch": "spamnb.cli.watch:watch",
     "imap": "spamnb.cli.imap:imap",
     "review": "spamnb.cli.review:review",
+    "senders": "spamnb.cli.senders:senders",
     "persons": "spamnb.cli.persons:persons",
     "quarantine": "spamnb.cli.quarantine:quarantine",
     "status": "spamnb.cli.status:status",

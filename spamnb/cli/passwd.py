@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 EXAMPLES = """
 spamnb passwd alice@example.org                    ask for the password
 spamnb passwd alice alice@example.org a@other.org  a login with two mail addresses
+spamnb passwd --totp alice                         ask for a code of an app, too
 spamnb passwd --remove alice
 spamnb passwd --list
 pwgen 20 1 | spamnb passwd alice@example.org       read the password from a program
@@ -29,6 +31,12 @@ pwgen 20 1 | spamnb passwd alice@example.org       read the password from a prog
 @click.argument("login", required=False)
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS]...")
 @click.option("--remove", is_flag=True, help="Delete the login.")
+@click.option(
+    "--totp/--no-totp",
+    default=None,
+    help="Make the secret of an authenticator app, and print it; or delete it. With it the pages "
+    "ask for a code after the password.",
+)
 @click.option("--list", "listed", is_flag=True, help="List the logins.")
 @click.option(
     "--json", "as_json", is_flag=True, help="With --list: print one JSON object per line."
@@ -41,6 +49,7 @@ def passwd(
     login: str | None,
     addresses: tuple[str, ...],
     remove: bool,
+    totp: bool | None,
     listed: bool,
     as_json: bool,
     file: str | None,
@@ -48,10 +57,10 @@ def passwd(
     """Create or change a login for the delivery agent and for the pages of the console.
 
     Logged-in users can report messages to the spam@ and ham@ addresses, and see their mail on the
-    pages. A login is a mail address,
-    or a name with the user's ADDRESSes. The password is asked for, or read from the first line of
-    standard input. A new password keeps the addresses. Only hashes are stored (scrypt). A running
-    daemon uses the change immediately.
+    pages. A login is a mail address, or a name with the user's ADDRESSes. The password is asked
+    for, or read from the first line of standard input. A new password keeps the addresses and the
+    secret of --totp. Only hashes of passwords are stored (scrypt). A running daemon uses the change
+    immediately.
     """
     from spamnb.service.admin.logins import read_logins, write_logins
 
@@ -62,13 +71,16 @@ def passwd(
         return
     if not login:
         raise UserError("no login is given", hint="spamnb passwd alice@example.org")
+    kept = logins.get(login.lower())
+    if kept is None and (remove or totp is not None):
+        raise UserError(f"there is no login {login!r}", hint="`spamnb passwd --list`")
     if remove:
-        if logins.pop(login.lower(), None) is None:
-            raise UserError(f"there is no login {login!r}", hint="`spamnb passwd --list`")
+        del logins[login.lower()]
+    elif kept is not None and totp is not None:
+        logins[login.lower()] = _with_totp(kept, on=totp)
     else:
-        kept = logins.get(login.lower())
         made = _login(login, addresses or (kept.addresses if kept else ()))
-        logins[login.lower()] = made
+        logins[login.lower()] = replace(made, totp=kept.totp) if kept else made
     write_logins(path, logins)
     say(f"{login}: {'removed from' if remove else 'written to'} {path}")
     settings = session.settings
@@ -96,6 +108,16 @@ def _login(login: str, addresses: tuple[str, ...]) -> Login:
                 hint="it must not contain blanks, colons or commas",
             )
     return Login(login, hashed(_password()), addresses or (login,))
+
+
+def _with_totp(login: Login, *, on: bool) -> Login:
+    """Return a login with a new second factor, which is printed, or without one."""
+    from spamnb.service.admin.totp import new_secret, uri_of
+
+    secret = new_secret() if on else ""
+    if on:
+        say(f"secret: {secret}\n{uri_of(login.name, secret)}")
+    return replace(login, totp=secret)
 
 
 def _password() -> str:

@@ -33,7 +33,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obje
     cls=CommandGroup,
     places=_PLACES,
     examples=EXAMPLES,
-    short_help="List and erase the corrections of persons.",
+    short_help="List and erase what persons taught.",
 )
 def persons() -> None:
     """List and erase the corrections of persons.
@@ -61,23 +61,24 @@ def _show(facts: list[PersonFacts], *, as_json: bool) -> None:
         for one in facts:
             say_json(one.as_dict())
         return
-    table(map(_row, facts), right=(3,))
+    table(map(_row, facts), right=(3, 4))
 
 
 def _row(one: PersonFacts) -> tuple[str, ...]:
     labels = ", ".join(f"{count} {label}" for label, count in one.labels.items())
     last = shown_time(one.last_us) if one.last_us else "in the checkpoint"
-    return one.name or f"{one.person:016x}", labels or "no label in force", last, f"{one.bytes} B"
+    name, senders = one.name or f"{one.person:016x}", f"{one.senders} senders"
+    return name, labels or "no label in force", last, f"{one.bytes} B", senders
 
 
 @command("List persons.", EXAMPLES, name="list")
 @JSON
 @pass_session
 def list_(session: CliSession, as_json: bool) -> None:
-    """List persons: name, labels in force, time of the newest one, size of the corrections.
+    """List persons: name, labels, time of the newest change, size of the corrections, senders.
 
-    The name is that of the newest label. A person whose labels are all in the checkpoint has only
-    a number, because names are stored with labels alone.
+    The labels are those in force. The name is that of the newest label, or of the person's list of
+    senders. A person with neither has only a number: all labels are in the checkpoint.
     """
     _show(_facts(session), as_json=as_json)
 
@@ -105,7 +106,7 @@ def show_(session: CliSession, name: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @pass_session
 def erase(session: CliSession, name: str, yes: bool, as_json: bool) -> None:
-    """Remove all labels and corrections of a person, and the name, from model and history.
+    """Remove all labels, corrections and listed senders of a person, and the name.
 
     This cannot be undone. The labels are taken out of the shared model too, except those in the
     checkpoint, which stay in its sums without a name. Stop the daemon first. Backups, logs,
@@ -119,13 +120,17 @@ def erase(session: CliSession, name: str, yes: bool, as_json: bool) -> None:
     found = named_person(names, name)
     refuse_while_served(session, "erase")
     session.open(readonly=True).close()  # a missing or damaged model is an error of the command
-    agreed(f"All labels and corrections of {safe(found)} will be removed. Erase?", yes=yes)
+    what = f"All labels, corrections and listed senders of {safe(found)}"
+    agreed(f"{what} will be removed. Erase?", yes=yes)
     config = session.model_config()
     erasing = Erasing(session.home, names, found, config.history, config.review_queue)
-    done, left = erasing.run(), [str(path) for path in erasing.still_named()]
+    with session.whole_model():
+        done = erasing.run()
+    left = [str(path) for path in erasing.still_named()]
     if as_json:
         say_json(done._asdict() | {"still_named": left})
         return
-    say(f"{done.events} events, {done.verdicts} verdicts, {done.reviews} reviews erased")
+    counted = done._asdict().items()
+    say(", ".join(f"{count} {name}" for name, count in counted) + " erased")
     for path in left:
         say(f"still contains the address: {safe(path)}")

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spamnb.cli.daemon_client import refuse_while_served, teacher
+from spamnb.cli.daemon_client import asking, refuse_while_served, teacher
 from spamnb.cli.event_options import agreed, chosen, since_us
 from spamnb.cli.help import command
 from spamnb.cli.messages import named
 from spamnb.cli.options import Count
 from spamnb.cli.printing import safe, say, say_json, shown_time, table
 from spamnb.cli.session import CliSession, pass_session
-from spamnb.errors import UserError
+from spamnb.errors import SpamnbError, UserError
 
 if TYPE_CHECKING:
+    from spamnb.service.admin.client import AdminClient
     from spamnb.service.maintenance.attribution import EventShare
-    from spamnb.store.rebuild import Rebuilt
+
+Facts = dict[str, Any]
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 YES = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -45,28 +50,33 @@ spamnb bisect '<1234@example.org>'      by message id, digest or signature
 def rewind(session: CliSession, moment: str, yes: bool, as_json: bool) -> None:
     """Restore the exact state of the model at a time. Later training is removed from it.
 
-    TIME is a date or an age: 30m, 12h, 7d, 2w. Stop the daemon first. The current model is kept in
-    a file beside the new one; `restore --force` restores it.
+    TIME is a date or an age: 30m, 12h, 7d, 2w; or the name of a model that an earlier rewind has
+    kept. The command shows what would change and asks. The daemon keeps running. The current model
+    is kept in a file beside the new one; the newest three stay.
     """
-    from spamnb.service.maintenance import rewind as maintenance
+    kept = moment.startswith("before-")
+    wanted: Facts = {"kept": moment} if kept else {"to_us": since_us(moment, "TIME") or 0}
+    with _exchanging(session, "rewind") as client, _previewed(client, "rewind", wanted) as found:
+        if found["state"] is None:
+            _nothing(as_json=as_json)
+            return
+        what = f"the model of event {found['last_event']}" if kept else _removed(found)
+        agreed(f"{what}. {_changes(found)} Rewind?", yes=yes)
+        done, facts = _apply(session, client, "rewind", wanted, found)
+    counts: Facts = {"last_event": facts["last_event"]}
+    if not kept:
+        counts["events_dropped"] = facts["events_dropped"]
+    summary = f"the model of event {facts['last_event']}"
+    if not kept:
+        summary = f"{facts['events_dropped']} events removed"
+    _done(session, done, counts, summary, as_json=as_json)
 
-    time_us = since_us(moment, "TIME") or 0
-    refuse_while_served(session, "rewind")
-    with session.open(readonly=True) as model, model.store.read() as view:
-        cut = maintenance.cut_at(view, time_us)
-    if cut.events == 0:
-        _nothing(as_json=as_json)
-        return
-    by = ", ".join(f"{count} by {user or 'unknown'}" for user, count in sorted(cut.by.items()))
-    which = f"after {shown_time(cut.stays_us)}" if cut.stays_us else "of the whole journal"
-    agreed(f"{cut.events} events {which} will be removed ({safe(by)}). Rewind?", yes=yes)
-    done = maintenance.rewind(session.home, time_us)
-    _done(
-        done,
-        {"events_dropped": done.result.events, "last_event": done.result.stop - 1},
-        f"{done.result.events} events removed",
-        as_json=as_json,
-    )
+
+def _removed(facts: Facts) -> str:
+    counts = sorted(facts["by"].items())
+    by = ", ".join(f"{count} by {user or 'unknown'}" for user, count in counts)
+    which = f"after {facts['stays']}" if facts["stays"] else "of the whole journal"
+    return f"{facts['events_dropped']} events {which} will be removed ({safe(by)})"
 
 
 @command("Retrain from the journal, with exclusions.", RELEARN_EXAMPLES)
@@ -91,25 +101,85 @@ def relearn(
 
     Each training step is computed again. Undone events are left out too. Training in the checkpoint
     has no events any more and always stays. A user or channel without an event in the journal is an
-    error. Stop the daemon first. The current model is kept in a file beside the new one; `restore
-    --force` restores it.
+    error. The command shows what would change and asks. The daemon keeps running. The current model
+    is kept in a file beside the new one; the newest three stay.
     """
-    from spamnb.service.maintenance import rewind as maintenance
-    from spamnb.service.maintenance.event_filter import RelearnFilter
+    wanted = {
+        "without": list(without),
+        "without_channel": list(without_channel),
+        "set": _constants(constants),
+    }
+    with _exchanging(session, "relearn") as client, _previewed(client, "relearn", wanted) as found:
+        note = f" {found['folded']} events in the checkpoint stay." if found["folded"] else ""
+        what = f"{found['dropped']} events will be removed, {found['taught']} retrained."
+        agreed(f"{what}{note} {_changes(found)} Relearn?", yes=yes)
+        done, facts = _apply(session, client, "relearn", wanted, found)
+    names = ("taught", "dropped", "undone", "idle", "folded")
+    summary = f"{facts['taught']} events retrained, {facts['dropped']} removed"
+    if facts["undone"] or facts["idle"]:
+        summary += f", {facts['undone']} left out as undone, {facts['idle']} without effect"
+    _done(session, done, {name: facts[name] for name in names}, summary, as_json=as_json)
 
-    drops = RelearnFilter(without, without_channel)
-    changed = _constants(constants)
-    refuse_while_served(session, "relearn")
-    with session.open(readonly=True) as model:
-        plan = maintenance.relearn_plan(model, drops, changed)
-    note = f" {plan.folded} events in the checkpoint stay." if plan.folded else ""
-    agreed(f"{plan.dropped} events will be removed, {plan.kept} retrained.{note} Relearn?", yes=yes)
-    done = maintenance.relearn(session.home, drops, session.settings.costs, changed)
-    counts = done.result
-    summary = f"{counts.taught} events retrained, {counts.dropped} removed"
-    if counts.undone or counts.idle:
-        summary += f", {counts.undone} left out as undone, {counts.idle} without effect"
-    _done(done, counts.as_dict(), summary, as_json=as_json)
+
+@contextmanager
+def _exchanging(session: CliSession, op: str) -> Iterator[AdminClient]:
+    """Yield the client for a change of the whole model; a daemon of a fleet must be stopped."""
+    if session.settings.fleet.url:
+        from spamnb.endpoints.fleet.membership import open_member
+        from spamnb.service.fleet.renewal import catch_up
+
+        refuse_while_served(session, op)
+        with closing((member := open_member(session.settings.fleet, session.home)).log):
+            catch_up(session.home, member)
+    with asking(session, long=True) as client:
+        yield client
+
+
+@contextmanager
+def _previewed(client: AdminClient, op: str, wanted: Facts) -> Iterator[Facts]:
+    """Yield the facts of a preview; it ends with the block, or when the command is interrupted."""
+    from spamnb.service.admin.client import failed
+
+    found = _asked(client, op, do="preview", **wanted)
+    job = found["job"]
+    try:
+        while found["state"] == "running":
+            found = _asked(client, op, do="show", job=job)
+        if found["error"]:
+            raise failed(found["error"])
+        yield found["facts"] | {"job": job}
+    finally:
+        with suppress(SpamnbError):
+            client.ask(op, do="cancel", job=job)
+
+
+def _asked(client: AdminClient, op: str, **fields: Any) -> Facts:
+    found: Facts = json.loads(client.ask(op, **fields).body)
+    return found
+
+
+def _apply(
+    session: CliSession, client: AdminClient, op: str, wanted: Facts, facts: Facts
+) -> tuple[str, Facts]:
+    """Apply a preview; return the name of the file that has the old model, and what was applied.
+
+    In a fleet the log is closed for it, not before: the administrator may take long to answer. If
+    other hosts have taught meanwhile, the preview is made again, with their events.
+    """
+    with session.whole_model() as moved, ExitStack() as stack:
+        if moved:
+            facts = stack.enter_context(_previewed(client, op, wanted))
+        done = _asked(client, op, do="apply", job=facts["job"], expect=facts["expect"])
+    return str(done["kept"]), facts
+
+
+def _changes(facts: Facts) -> str:
+    """Say what becomes of the newest messages."""
+    known = f"{facts['ham_lost']} known ham more and {facts['ham_won']} fewer"
+    return (
+        f"Of the last {facts['messages']} messages {facts['changed']} get another decision,"
+        f" with {known} in the junk folder."
+    )
 
 
 def _constants(pairs: tuple[str, ...]) -> dict[str, float]:
@@ -132,11 +202,12 @@ def _nothing(*, as_json: bool) -> None:
         say("no training since then")
 
 
-def _done(done: Rebuilt[Any], counts: dict[str, int], summary: str, *, as_json: bool) -> None:
+def _done(session: CliSession, kept: str, counts: Facts, summary: str, *, as_json: bool) -> None:
+    path = str(session.home / kept)
     if as_json:
-        say_json(counts | {"kept": str(done.kept)})
+        say_json(counts | {"kept": path})
     else:
-        say(f"{summary}; the previous model is {safe(str(done.kept))}: delete it if all is well")
+        say(f"{summary}; the previous model is {safe(path)}: delete it if all is well")
 
 
 @command("Show which training led to a verdict.", BISECT_EXAMPLES)

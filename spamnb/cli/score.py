@@ -11,17 +11,21 @@ from spamnb.cli.help import command
 from spamnb.cli.messages import is_path, one_message, standard_input
 from spamnb.cli.options import Count
 from spamnb.cli.printing import coloured, safe, say, say_json, warn
-from spamnb.cli.session import CliSession, pass_session
+from spamnb.cli.session import CliSession, Listed, pass_session
 from spamnb.errors import CorpusError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from spamnb.core.model.verdict import Clue, Verdict
+    from spamnb.core.policy.rulings import Ruling
     from spamnb.service.training.bulk_scoring import Scored
 
 ANSWERS = {"deliver": 0, "unsure": 2, "junk": 1, "reject": 1}
 BAR = 24
+_NAMED = "{sender} is on the {word} list of {of}: {decision} ({reason})"
+_LISTED = "a list decides instead: {decision} ({reason}), {sender} is on the {word} list of {of}"
+_IF_AUTHENTIC = ", if the sender is authentic"
 
 SCORE_EXAMPLES = """
 spamnb score new.eml                       decision, label, probability of spam, path
@@ -91,7 +95,7 @@ def score(
             failures += 1
             warn(f"{scored.path}: {scored.error}")
         else:
-            _show(scored.path, scored.verdict, scored.clues, thresholds, as_json=as_json)
+            _show(scored, scored.verdict, thresholds, as_json=as_json)
     if failures:
         ctx.exit(2)
 
@@ -100,7 +104,8 @@ def _scored(session: CliSession, paths: Sequence[str], clues: int, jobs: int) ->
     from spamnb.service.training.bulk_scoring import Scoring, score_paths
 
     settings = session.settings
-    how = Scoring(jobs, clues, settings.local, settings.costs)
+    fleet = bool(settings.fleet.url)
+    how = Scoring(jobs, clues, settings.local, settings.costs, is_fleet=fleet)
     yield from score_paths(session.home, paths, how)
 
 
@@ -116,39 +121,40 @@ def _one_by_one(
             person=session.person(model, person),
             own_costs=session.own_costs(person),
         )
-        yield from score_each(model, paths, clues, judge)
+        rule = partial(session.ruling, model, name=person) if person else lambda _: None
+        yield from score_each(model, paths, clues, judge, rule)
 
 
 def _answer(ctx: click.Context, found: Iterable[Scored], *, as_json: bool) -> NoReturn:
     every = list(found)
     if len(every) != 1:
         raise UserError(f"--exit-code needs exactly one message, {len(every)} are given")
-    path, verdict, clues, error = every[0]
+    scored = every[0]
+    verdict, ruling = scored.verdict, scored.ruling
     if verdict is None:
-        raise CorpusError(f"{path}: {error}")
-    _show(path, verdict, clues, {}, as_json=as_json)
-    ctx.exit(ANSWERS[verdict.decision])
+        raise CorpusError(f"{scored.path}: {scored.error}")
+    _show(scored, verdict, {}, as_json=as_json)
+    ctx.exit(ANSWERS[ruling.decide(verdict.decision) if ruling else verdict.decision])
 
 
 def _show(
-    path: str,
-    verdict: Verdict,
-    clues: Sequence[Clue],
-    thresholds: Mapping[str, float],
-    *,
-    as_json: bool,
+    scored: Scored, verdict: Verdict, thresholds: Mapping[str, float], *, as_json: bool
 ) -> None:
     from spamnb.lab.label_thresholds import assigned
     from spamnb.service.training.bulk_scoring import verdict_as_dict
 
+    path, clues, facts = scored.path, scored.clues, _list_facts(scored.ruling, verdict)
     given = {"assigned": assigned(verdict, thresholds)} if thresholds else {}
     if as_json:
-        say_json(verdict_as_dict(path, verdict, clues) | given)
+        listed = {"list": facts} if facts else {}
+        say_json(verdict_as_dict(path, verdict, clues) | given | listed)
         return
     decision = coloured(f"{verdict.decision:<7}", verdict.decision)
     labels = f"  [{safe(', '.join(given['assigned']))}]" if given else ""
     label = safe(f"{verdict.label:<4}")
     say(f"{decision} {label} {verdict.probability:.4f} {safe(path)}{labels}")
+    if facts:
+        say(f"    {safe(_LISTED.format(**facts))}")
     for location, token, nats in clues:
         say(f"    {nats:+7.3f}  {location:<8} {safe(token)}")
 
@@ -167,6 +173,10 @@ def explain(session: CliSession, ref: str, count: int, person: str, as_json: boo
     A clue above 0 is evidence for spam, below 0 evidence against it. All clues and the bias add up
     to the log-odds, which determine the probability. A message that was trained, or scored by the
     daemon, can be named by its message id, digest or signature.
+
+    If a list of wanted or unwanted senders decides on the file, the last line says so. For a
+    message that is named otherwise, the last lines say which list decided when it was scanned, and
+    which ones name its sender now.
     """
     from spamnb.service.training.bulk_scoring import verdict_as_dict
 
@@ -178,11 +188,36 @@ def explain(session: CliSession, ref: str, count: int, person: str, as_json: boo
             person=session.person(model, person),
             own_costs=session.own_costs(person),
         )
+        by_list: Ruling | None = None
+        listed = Listed()
+        if isinstance(message, bytes):
+            by_list = session.ruling(model, message, person)
+        else:
+            listed = session.listed(model, message, person)
     clues = verdict.clues(count)
+    facts = _list_facts(by_list, verdict)
+    named = [_list_facts(one, verdict) for one in listed.now]
     if as_json:
-        say_json(verdict_as_dict(ref, verdict, clues) | {"bias": verdict.bias})
-    else:
-        _explained(ref, verdict, clues)
+        lists = {"list": facts, "listed": named, "list_then": listed.then}
+        say_json(verdict_as_dict(ref, verdict, clues) | {"bias": verdict.bias} | lists)
+        return
+    _explained(ref, verdict, clues)
+    if facts:
+        say(safe(_LISTED.format(**facts)))
+    if listed.then:
+        say(safe(f"a list decided when it was scanned: {listed.then}"))
+    for one in filter(None, named):
+        say(safe(_NAMED.format(**one)) + (_IF_AUTHENTIC if one["word"] == "wanted" else ""))
+
+
+def _list_facts(ruling: Ruling | None, verdict: Verdict) -> dict[str, str] | None:
+    return ruling and {
+        "decision": ruling.decide(verdict.decision),
+        "reason": ruling.reason,
+        "sender": ruling.entry,
+        "word": ruling.side,
+        "of": {"by-site": "all recipients"}.get(ruling.kind, f"the {ruling.kind[3:]}"),
+    }
 
 
 def _explained(ref: str, verdict: Verdict, clues: Sequence[Clue]) -> None:

@@ -10,10 +10,12 @@ Failure: SettingsError, StoreError.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -21,16 +23,28 @@ from spamnb.cli.import_ahead import import_ahead
 from spamnb.cli.printing import warn
 
 if TYPE_CHECKING:
-    from spamnb.core.model.costs import OwnCosts
+    from spamnb.core.model.costs import Costs, OwnCosts
     from spamnb.core.persons.names import PersonNames
+    from spamnb.core.persons.recipient_costs import RecipientCosts
+    from spamnb.core.policy.rulings import Ruling
     from spamnb.daemon.processes.logs import Log
     from spamnb.service.admin.model_config import ModelConfig
     from spamnb.service.engine.filter import Filter
     from spamnb.service.engine.requests import Source
+    from spamnb.service.feedback.sender_lists import SenderLists
     from spamnb.settings import Settings
     from spamnb.store.history.verdict_history import History
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Listed(NamedTuple):
+    """What lists of senders say of a message of the history."""
+
+    then: str = ""
+    """the list that decided when it was scanned; empty if none did"""
+    now: Sequence[Ruling] = ()
+    """of each list that names the sender"""
 
 
 @dataclass
@@ -68,6 +82,7 @@ class CliSession:
     def open(self, *, readonly: bool = False, history: bool = False) -> Filter:
         """Open the model of the home; for reading, with the history only if there is one."""
         from spamnb.service.engine.filter import Filter
+        from spamnb.store.fleet.outbox import OutboxReader
 
         settings = self.settings
         model = Filter.open(
@@ -78,6 +93,8 @@ class CliSession:
             costs=settings.costs,
             limit_bytes=settings.store.limit_bytes,
         )
+        if settings.fleet.url and readonly:
+            model.pins = OutboxReader(self.home)
         if history and (not readonly or (self.home / "history").is_dir()):
             try:
                 model.history = self.open_history()
@@ -85,6 +102,27 @@ class CliSession:
                 model.close()
                 raise
         return model
+
+    @contextmanager
+    def whole_model(self) -> Iterator[bool]:
+        """Let the block change the whole model; in a fleet that begins a new history.
+
+        The log is closed meanwhile. Yields whether it had entries that this host lacked.
+        """
+        if not self.settings.fleet.url:
+            yield False
+            return
+        from spamnb.endpoints.fleet.membership import open_member
+        from spamnb.service.fleet.renewal import renewing
+
+        member = open_member(self.settings.fleet, self.home)
+        with closing(member.log):
+            before = member.log.head()
+            with renewing(self.home, member) as moved:
+                yield moved
+            after = member.log.head()
+        if before and after and before.epoch != after.epoch:
+            warn("a new history of the fleet begins: run `spamnb fleet join --force` on all others")
 
     def open_history(self) -> History:
         """Open the history in the home, with the limits of the settings."""
@@ -101,7 +139,9 @@ class CliSession:
         from spamnb.settings.model import model_options
 
         options = model_options(self.settings, self.home)
-        return ModelConfig(**options, persons=self.persons, log=self.log)
+        return ModelConfig(
+            **options, persons=self.persons, recipient_costs=self.recipient_costs, log=self.log
+        )
 
     @cached_property
     def persons(self) -> PersonNames | None:
@@ -109,6 +149,13 @@ class CliSession:
         from spamnb.settings.persons import person_names
 
         return person_names(self.settings)
+
+    @cached_property
+    def recipient_costs(self) -> RecipientCosts:
+        """The costs of recipients that have their own."""
+        from spamnb.settings.persons import recipient_costs
+
+        return recipient_costs(self.settings, self.persons)
 
     def person(self, model: Filter, name: str) -> int:
         """Return the id of a person in a model; UserError for an address of no person."""
@@ -119,12 +166,40 @@ class CliSession:
     def own_costs(self, name: str) -> OwnCosts | None:
         """Return the costs of a person; None for an empty name, and if they are those of all."""
         from spamnb.core.persons.names import named_person
-        from spamnb.settings.persons import recipient_costs
 
         if not name:
             return None
-        costs = recipient_costs(self.settings, self.persons)
-        return costs.of(name, named_person(self.persons, name))
+        return self.recipient_costs.of(name, named_person(self.persons, name))
+
+    def costs_of_label(self, user: str) -> Costs | None:
+        """Return the costs that a person's label is learnt by, beside those of the model."""
+        return self.recipient_costs.of_label(user, self.persons)
+
+    def ruling(self, model: Filter, raw: bytes, name: str) -> Ruling | None:
+        """Return what the lists of senders decide about a message, for a person or for all."""
+        return self._sender_lists(model).ruling_on(
+            raw, self.settings.local, name, self._domain_of(name)
+        )
+
+    def listed(self, model: Filter, ref: str, name: str) -> Listed:
+        """Return what lists of senders say of a message that a reference names."""
+        from spamnb.service.engine.lookup import find_entry
+
+        entry = find_entry(model.store, model.history, ref)
+        if entry is None:
+            return Listed()
+        found = self._sender_lists(model).naming(entry, name, self._domain_of(name))
+        return Listed(entry.notes.get("list", ""), found)
+
+    def _sender_lists(self, model: Filter) -> SenderLists:
+        from spamnb.service.feedback.sender_lists import SenderLists
+
+        return SenderLists(model, self.persons, self.settings.feedback)
+
+    def _domain_of(self, name: str) -> str:
+        from spamnb.core.mail.domains import domain_of
+
+        return (domain_of(name) or self.recipient_costs.login_domain) if name else ""
 
     def source(self) -> Source:
         """Return the source of this user's training: user name and channel."""

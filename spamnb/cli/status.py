@@ -83,6 +83,9 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
     if fleet:
         folded = f"{fleet['folded_entries']} entries folded"
         rows.append(("fleet", f"{folded}, last at the log's end {_span(fleet['lag_s'])} ago"))
+        if fleet["waiting"]:
+            oldest = _span(fleet["waiting_s"])
+            rows.append(("waiting", f"{fleet['waiting']} corrections, the oldest for {oldest}"))
     return rows
 
 
@@ -98,7 +101,12 @@ def _of_model(model: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append((label, f"{count} messages, {when}"))
     size = f"{model['features']} features, {model['events']} events, {model['store_bytes']} bytes"
     size += f" of at most {model['store_limit_bytes']}" if model["store_limit_bytes"] else ""
-    return [*rows, ("model", size)]
+    rows.append(("model", size))
+    persons = model["persons"]
+    if persons["count"]:
+        largest = f"{persons['bytes']} bytes, the largest {persons['largest']}"
+        rows.append(("persons", f"{persons['count']} with corrections, {largest}"))
+    return rows
 
 
 def _process(process: dict[str, Any]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -141,8 +142,10 @@ spamnb export --prior prior.jsonl           to give other models a start, see `i
               "with others.")  # fmt: skip
 @click.option("--prior", is_flag=True, help="Export a prior instead: common words and shapes of "
               "mail without addresses, hosts and links, for models with other keys.")  # fmt: skip
+@click.option("--persons", is_flag=True, help="Include the names and corrections of persons, for "
+              "a model with the same key.")  # fmt: skip
 @pass_session
-def export(session: CliSession, file: str, with_key: bool, prior: bool) -> None:
+def export(session: CliSession, file: str, with_key: bool, prior: bool, persons: bool) -> None:
     """Export the model as JSON lines.
 
     The first line is the header: format, version, kind, labels, fingerprint of the key, recipe,
@@ -153,16 +156,20 @@ def export(session: CliSession, file: str, with_key: bool, prior: bool) -> None:
     A prior has 5 % of the counts, and at most those of 300 messages, so it has only words that many
     messages contain. Words in the names and addresses of senders and recipients are left out. It
     may still contain other names: read it before you give it to others.
+
+    With --persons, a line per person follows: person (16 hex digits), name, places and values. An
+    import adds persons without corrections in the model, each in one event.
     """
     from spamnb.service.maintenance.export_import import export as lines
     from spamnb.service.maintenance.prior import make_prior
 
-    if with_key and prior:
-        raise UserError("a prior has no key", hint="leave out --with-key or --prior")
+    if prior and (with_key or persons):
+        raise UserError("a prior has no key or persons", hint="leave out --prior")
     if with_key:
         warn("the export contains the secret key: protect it like the model")
     with session.open(readonly=True) as model, _written(file) as out:
-        out.writelines(make_prior(model.store) if prior else lines(model.store, with_key=with_key))
+        whole = partial(lines, with_key=with_key, persons=persons)
+        out.writelines((make_prior if prior else whole)(model.store))
 
 
 @contextmanager

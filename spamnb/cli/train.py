@@ -134,7 +134,8 @@ def _source(session: CliSession, person: str) -> Source:
     name = named_person(session.persons, person)
     with session.open(readonly=True) as model:
         id_ = model.person(name)
-    return session.source()._replace(user=name, immediate=True, person=id_)
+    costs = session.costs_of_label(person)
+    return session.source()._replace(user=name, immediate=True, person=id_, costs=costs)
 
 
 def _through(
@@ -325,6 +326,7 @@ def _report(summary: Summary, home: Path, chosen: dict[str, float], *, as_json: 
             (summary.learnt, "learnt"), (summary.moved, "moved to another label"),
             (summary.duplicates, "already known"), (summary.refused, "refused"),
             (summary.unreadable, "unreadable"),
+            (summary.waiting, "waiting for the log of the fleet"),
         )
         if count or what == "learnt"
     ]  # fmt: skip

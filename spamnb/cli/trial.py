@@ -19,7 +19,8 @@ from spamnb.errors import CorpusError, UserError
 
 if TYPE_CHECKING:
     from spamnb.core.mail.filter_marks import FilterMark
-    from spamnb.lab.side_by_side.records import Truth
+    from spamnb.lab.side_by_side.answers import AnswerFile
+    from spamnb.lab.side_by_side.records import PairedVerdict
     from spamnb.lab.side_by_side.report import TrialContext
 
 EXAMPLES = """
@@ -28,9 +29,13 @@ spamnb trial maildir --other rspamd ~/Maildir            marks that rspamd, in f
 spamnb trial maildir --ask bogofilter ~/Maildir          ask bogofilter about each message
 spamnb trial report --days 7                             what the daemon has recorded
 spamnb trial report --log /var/log/mail.log --json
+spamnb trial judge                                       label drawn messages, with keys
 """
-_PLACES = {"maildir": "spamnb.cli.trial:maildir", "report": "spamnb.cli.trial:report"}
-_TRUTHS: dict[str, Truth] = {"ham": "ham", "spam": "spam"}
+_PLACES = {
+    "maildir": "spamnb.cli.trial:maildir",
+    "report": "spamnb.cli.trial:report",
+    "judge": "spamnb.cli.trial:judge",
+}
 _DAY_US = 86_400_000_000
 
 Decorated = TypeVar("Decorated", bound=Callable[..., None])
@@ -46,13 +51,17 @@ def trial() -> None:
     """Compare the verdicts of spamnb with those of another filter on the same mail."""
 
 
+DAYS = click.option("--days", type=click.IntRange(1, 3650), default=7, show_default=True,
+                    metavar="N", help="Verdicts of the last days.")  # fmt: skip
+SAMPLE = click.option("--sample", type=click.IntRange(1), default=60, show_default=True,
+                      metavar="N", help="Number of messages to draw, of those without a "
+                      "label.")  # fmt: skip
 _REPORT_OPTIONS = (
     click.option("--answers", metavar="FILE", help="Labels of drawn messages, one a line: `ham ID` "
-                 "or `spam ID`. They bound the number of all."),
+                 "or `spam ID`. They bound the number of all. Default: trial-answers in the home."),
     click.option("--log", "mail_log", metavar="FILE", help="Log of the mail server: counts mail "
                  "that was refused or put off before any filter saw it."),
-    click.option("--sample", type=click.IntRange(1), default=60, show_default=True, metavar="N",
-                 help="Number of messages to draw, of those without a label."),
+    SAMPLE,
     click.option("--show", type=Count(), default=10, show_default=True, metavar="N",
                  help="Number of drawn messages to print."),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
@@ -77,6 +86,8 @@ def reporting(decorated: Decorated) -> Decorated:
 @click.option("--labels", "labels_by", default="folders", show_default=True,
               metavar="folders|flags|sa:FILE", help="How users labelled mail, as in "
               "`spamnb train --labels`.")  # fmt: skip
+@click.option("--judge", is_flag=True, help="Before the report, label the drawn messages, as "
+              "`spamnb trial judge` does. Nothing is learnt by that.")  # fmt: skip
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest messages.")
 @reporting
 @pass_session
@@ -90,6 +101,10 @@ def maildir(session: CliSession, /, folders: tuple[str, ...], **given: Any) -> N
     from spamnb.lab.trial import Options
     from spamnb.service.training.sources import units
 
+    if given["judge"]:
+        from spamnb.cli.trial_judge import require_terminal
+
+        require_terminal(as_json=given["as_json"])
     label_of = label_finder(given["labels_by"])
     mark_of = _marks(session, given)
     named = [
@@ -109,18 +124,32 @@ def maildir(session: CliSession, /, folders: tuple[str, ...], **given: Any) -> N
             f"none of {judged.unmarked} messages has a verdict of another filter",
             hint="check --host and --other, or ask the filter with --ask",
         )
-    _print(judged.pairs, _context(given, judged.unmarked), given)
+    if given["judge"]:
+        from spamnb.cli.trial_judge import ask_all, drawn_strata, look_into
+
+        answers = answer_file(session, given["answers"], may_be_missing=True)
+        strata = drawn_strata(judged.pairs, answers, given["sample"])
+        ask_all(strata, answers, look_into({span.name: span for _, (span, _) in named}))
+    _print(judged.pairs, _context(session, given, judged.unmarked), given)
 
 
 @command("Show what the daemon has recorded.", EXAMPLES)
-@click.option("--days", type=click.IntRange(1, 3650), default=7, show_default=True, metavar="N",
-              help="Verdicts of the last days.")  # fmt: skip
+@DAYS
 @reporting
 @pass_session
 def report(session: CliSession, /, days: int, **given: Any) -> None:
     """Compare the recorded verdicts of both filters.
 
     The daemon records the other verdict if a listener has `other`, or if `trial.ask` is set.
+    """
+    pairs, unmarked = recorded_pairs(session, days)
+    _print(pairs, _context(session, given, unmarked), given)
+
+
+def recorded_pairs(session: CliSession, days: int) -> tuple[list[PairedVerdict], int]:
+    """Return what the daemon recorded, and how many messages have no verdict of the other filter.
+
+    UserError if no message has one.
     """
     from spamnb.lab.side_by_side.recorded import recorded
     from spamnb.service.engine.clock import now_us
@@ -133,7 +162,36 @@ def report(session: CliSession, /, days: int, **given: Any) -> None:
             f"no verdict of another filter in the last {days} days, on {unmarked} messages",
             hint="set `other` for a listener that observes, or trial.ask; see docs/trial.md",
         )
-    _print(pairs, _context(given, unmarked), given)
+    return pairs, unmarked
+
+
+@command("Label drawn messages, one key for each.", EXAMPLES)
+@DAYS
+@SAMPLE
+@click.option("--answers", metavar="FILE", help="Keep the labels there; default: trial-answers in "
+              "the home.")  # fmt: skip
+@click.option("--teach", is_flag=True, help="Also train the model with each label.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each drawn "
+              "message, and ask nothing.")  # fmt: skip
+@pass_session
+def judge(session: CliSession, /, days: int, sample: int, **given: Any) -> None:
+    """Label the messages of `trial report` that have no label and would move to another folder.
+
+    Keys: h is ham, s is spam, n is the next message, u takes the last label back, q ends. The
+    verdicts are not shown, so that they do not influence you. Each label is on disk before the
+    next message is shown. From the labels `trial report` computes on how many of all such messages
+    spamnb is right, with bounds. The model learns nothing without --teach.
+    """
+    from spamnb.cli.trial_judge import ask_all, drawn_strata, list_drawn, require_terminal
+
+    pairs, _ = recorded_pairs(session, days)
+    answers = answer_file(session, given["answers"], may_be_missing=True)
+    strata = drawn_strata(pairs, answers, sample)
+    if given["as_json"]:
+        list_drawn(strata, answers)
+        return
+    require_terminal(as_json=False)
+    ask_all(strata, answers, lambda one: one.facts, session if given["teach"] else None)
 
 
 def _marks(session: CliSession, given: dict[str, Any]) -> Callable[[bytes], FilterMark | None]:
@@ -157,33 +215,28 @@ def _marks(session: CliSession, given: dict[str, Any]) -> Callable[[bytes], Filt
     return partial(read_mark, hosts=hosts, other=other)
 
 
-def _context(given: dict[str, Any], unmarked: int) -> TrialContext:
+def _context(session: CliSession, given: dict[str, Any], unmarked: int) -> TrialContext:
     from spamnb.lab.side_by_side.mail_log import count_ways
     from spamnb.lab.side_by_side.report import TrialContext
 
-    log, answers = given["mail_log"], given["answers"]
+    log = given["mail_log"]
     return TrialContext(
         unmarked=unmarked,
-        answers=_answers(answers) if answers else {},
+        answers=answer_file(session, given["answers"]).answers,
         sample=given["sample"],
         other_means=count_ways(_lines(log)) if log else {},
     )
 
 
-def _answers(path: str) -> dict[str, Truth]:
-    found: dict[str, Truth] = {}
-    for number, line in enumerate(_lines(path), 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        label = _TRUTHS.get(words[0])
-        if label is None or len(words) < 2:
-            raise UserError(
-                f"line {number} of {path} is {line.strip()[:60]!r}",
-                hint="each line must be `ham ID` or `spam ID`",
-            )
-        found[words[1]] = label
-    return found
+def answer_file(
+    session: CliSession, path: str | None, *, may_be_missing: bool = False
+) -> AnswerFile:
+    """Return the labels of drawn messages: of a file, or of the one in the home, if it exists."""
+    from spamnb.lab.side_by_side.answers import NAME, AnswerFile
+
+    if path is None:
+        return AnswerFile(session.home / NAME)
+    return AnswerFile(path, may_be_missing=may_be_missing)
 
 
 def _lines(path: str) -> list[str]:

@@ -178,7 +178,14 @@ def _apply(ctx: click.Context, session: CliSession, found: Tuning) -> None:
     from spamnb.service.maintenance.event_filter import RelearnFilter
     from spamnb.settings.cost_override import FILE
 
-    done = rewind.relearn(session.home, RelearnFilter(), session.settings.costs, found.chosen)
+    with session.whole_model():
+        done = rewind.relearn(
+            session.home,
+            RelearnFilter(),
+            session.settings.costs,
+            found.chosen,
+            session.costs_of_label,
+        )
     warn(f"{done.result.taught} messages relearnt; the old model is {done.kept}")
     # Costs that were found with the old constants are not valid for the new ones.
     if (session.home / FILE).exists():

@@ -34,10 +34,11 @@ from spamnb.daemon.processes.bootstrap import (
 from spamnb.daemon.processes.sockets import BindAddress, Sockets
 from spamnb.daemon.roles.delivery import delivery_params
 from spamnb.daemon.roles.learner import SYSTEM_SPOOL
+from spamnb.endpoints.console.webhooks.params import webhook_problems
 from spamnb.endpoints.imap.login import account_problems
 from spamnb.endpoints.net.address import MOST_PATH_BYTES, Address
+from spamnb.endpoints.net.credentials import server_tls
 from spamnb.endpoints.smtp.delivery.recipients import Recipients
-from spamnb.endpoints.smtp.delivery.server import tls_context
 from spamnb.errors import UserError
 from spamnb.service.admin.logins import Passwords
 from spamnb.service.admin.request import user_id
@@ -338,7 +339,7 @@ def _delivery_agent(checked: Checked) -> Problems:
     """Check what the delivery agent reads at its start: certificate, users and logins."""
     agent = delivery_params(checked.settings, checked.home)
     for step in (
-        lambda: tls_context(agent),
+        lambda: server_tls(agent.certificate, agent.key),
         lambda: Recipients(agent),
         lambda: Passwords(agent.passwords) if agent.passwords else None,
     ):
@@ -354,6 +355,19 @@ def _delivery_agent(checked: Checked) -> Problems:
                 f"delivery.root {root} cannot be written",
                 hint="it must belong to the user that the daemon runs as",
             )
+
+
+def _console(checked: Checked) -> Problems:
+    """Check what the console reads at its start: certificate and logins."""
+    console = checked.settings.console
+    for step in (
+        lambda: server_tls(console.certificate, console.key),
+        lambda: Passwords(console.passwords) if console.passwords else None,
+    ):
+        try:
+            step()
+        except UserError as error:
+            yield error
 
 
 def _delegates(checked: Checked) -> Problems:
@@ -388,6 +402,13 @@ def _mailboxes(checked: Checked) -> Problems:
             yield UserError(f"imap.{name}: {problem}", hint=problem.hint)
 
 
+def _webhooks(checked: Checked) -> Problems:
+    """Report webhooks without a receiver or a secret; nothing is connected or run."""
+    for name, params in checked.settings.webhook.items():
+        for problem in webhook_problems(params):
+            yield UserError(f"webhook.{name}: {problem}", hint=problem.hint)
+
+
 _AT_THE_START = (_addresses, _upstreams, _releases, _log_file)
 _AS_THE_DAEMON = (
     _program,
@@ -395,7 +416,9 @@ _AS_THE_DAEMON = (
     _log_again,
     _lists,
     _delivery_agent,
+    _console,
     _delegates,
     _spools,
     _mailboxes,
+    _webhooks,
 )

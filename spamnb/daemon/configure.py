@@ -124,6 +124,7 @@ def plan_of(settings: Settings, home: Path, persons: PersonNames | None) -> Sess
         clues=settings.scan.clues,
         persons=persons,
         recipient_costs=recipient_costs(settings, persons),
+        fleet_host=settings.fleet.effective_host if settings.fleet.url else "",
     )
 
 
@@ -131,7 +132,7 @@ def policy_of(settings: Settings, listener: ListenerSettings, name: str = "") ->
     """Return the scan policy of one listener."""
     delivery = settings.delivery
     # Reports contain spam, and must reach the delivery agent.
-    reports = tuple(f"{local}@" for local in (delivery.spam, delivery.ham) if local)
+    reports = tuple(f"{local}@" for local in delivery.reports)
     exempt = settings.rules.exempt + reports
     return ScanPolicy(
         action_policy=ActionPolicy(settings.actions, settings.domain, exempt),
@@ -140,9 +141,16 @@ def policy_of(settings: Settings, listener: ListenerSettings, name: str = "") ->
         wait_s=settings.timeouts.scan_start_s,
         listener=name,
         other=listener.other,
+        before_mailboxes=settings.persons.enabled
+        and listener.upstream != delivery.address
+        and _is_lmtp(listener.upstream),
         **_of(Fallbacks, listener),
         **_of(ScanOptions, settings.scan),
     )
+
+
+def _is_lmtp(address: str) -> bool:
+    return bool(address) and Address.parse(address).protocol == "lmtp"
 
 
 def _of(common: type, whole: object) -> dict[str, Any]:

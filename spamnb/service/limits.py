@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from spamnb.core.mail.domains import address_of
+
 Unproven = Literal["review", "refuse", "learn"]
 
 
@@ -39,6 +41,12 @@ class TeachingRules:
     """domains with mailboxes at this site, derived from other settings; empty: not known"""
     delimiter: str = "+"
     """in a local part, the delimiter and what follows it do not change the mailbox; empty: none"""
+    exact: frozenset[str] = frozenset()
+    """addresses whose mailboxes have the delimiter in their names"""
+
+    def mailbox(self, address: str) -> str:
+        """The mailbox of an address or a login."""
+        return address_of(address, self.delimiter, self.exact)
 
 
 class ReviewLimits(NamedTuple):

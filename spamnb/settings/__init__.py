@@ -25,7 +25,7 @@ from spamnb.core.model.costs import Costs
 from spamnb.errors import SettingsError
 from spamnb.settings.cost_override import read_costs
 from spamnb.settings.own_costs import CostSettings
-from spamnb.settings.schema import MEMBERS, SECTIONS, Settings
+from spamnb.settings.schema import MEMBERS, SECTIONS, VERSION, Settings
 from spamnb.settings.setting import MASKED, PREFIX, Setting, toml_of
 from spamnb.settings.table import BY_NAME, BY_VARIABLE, FAMILIES, SETTINGS, setting_of
 
@@ -92,6 +92,7 @@ def parse(text: str, source: str) -> dict[str, FoundValue]:
         tree = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingsError(f"{source} is not valid TOML: {error}") from error
+    _refuse_version(tree.get("settings_version", VERSION), source)
     lines = _lines_of(text)
     found: dict[str, FoundValue] = {}
     for name, value in _leaves(tree):
@@ -101,6 +102,15 @@ def parse(text: str, source: str) -> dict[str, FoundValue]:
             raise SettingsError(f"{where}: there is no setting {name}", hint=_nearest(name))
         found[name] = FoundValue(value, where)
     return found
+
+
+def _refuse_version(version: Any, source: str) -> None:
+    """Raise before other lines, which may be unknown because of the version."""
+    if isinstance(version, int) and version != VERSION:
+        raise SettingsError(
+            f"{source} has version {version} of the settings; this program reads {VERSION}",
+            hint="docs/upgrade.md: write the file anew, or install the program that it is for",
+        )
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

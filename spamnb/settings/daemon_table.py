@@ -222,6 +222,11 @@ SERVING: tuple[Setting, ...] = (
         "Local part of the address for spam reports. Empty: no such address."),
     Setting("delivery.ham", TEXT,
         "Local part of the address for reports of mail that is not spam. Empty: no such address."),
+    Setting("delivery.wanted", TEXT,
+        "Local part of the address for messages of senders that the user always wants: the author "
+        "of each attached message is added to the user's list. Empty: no such address."),
+    Setting("delivery.unwanted", TEXT,
+        "The same for senders that the user never wants."),
     Setting("delivery.passwords", TEXT, "File of logins, as written by `spamnb passwd`."),
     Setting("delivery.certificate", TEXT,
         "PEM file of the certificate for STARTTLS. Without it, logins are disabled."),
@@ -305,11 +310,25 @@ SERVING: tuple[Setting, ...] = (
         "Share of the scanned messages that trial.ask is asked about, at most ten a second for "
         "each worker."),
     Setting("console.address", ADDRESS,
-        "Address of the HTTP API and the pages: host:port of this machine, or unix:/path. Empty: "
-        "none. It needs the extra `console`. See docs/console.md.", restart=True),
+        "Address of the HTTP API and the pages: host:port, or unix:/path. Empty: none. One that "
+        "other machines reach needs console.certificate or console.proxies. It needs the extra "
+        "`console`. See docs/console.md.", restart=True),
     Setting("console.url", TEXT,
-        "URL at which a web server with TLS passes requests on to console.address. Requests for "
-        "other hosts than this and this machine are refused."),
+        "URL at which browsers find the pages, of this daemon or of the web server in front. Links "
+        "begin with it. Requests for other hosts than this and this machine are refused."),
+    Setting("console.certificate", TEXT,
+        "PEM file of the certificate for HTTPS. A reload reads it again. Empty: no TLS.",
+        restart=True),
+    Setting("console.key", TEXT,
+        "PEM file of the private key, if it is not in console.certificate.", restart=True),
+    Setting("console.proxies", NETS,
+        "Web servers in front of console.address: their X-Forwarded-For names the client. Without "
+        "console.certificate only they and this machine may connect. Every program that can "
+        "connect from there is trusted: see docs/console.md.", restart=True),
+    Setting("console.proxy_header", TEXT,
+        "Header field in which the proxies name the user that they have logged in, such as "
+        "Remote-User; from others it is ignored. The proxies must remove what clients send.",
+        restart=True),
     Setting("console.passwords", TEXT,
         "File of the logins of the pages, as written by `spamnb passwd`. Empty: "
         "delivery.passwords, or `passwords` in the home."),

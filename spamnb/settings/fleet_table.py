@@ -8,8 +8,8 @@ from spamnb.settings.types import TEXT, choice, number, whole
 FLEET: tuple[Setting, ...] = (
     Setting("fleet.url", TEXT,
         "Server that keeps the log of a fleet: several hosts with one model. "
-        "valkeys://USER@HOST:PORT (Valkey or Redis, with TLS), or unix://PATH. Empty: this host "
-        "is alone.",
+        "valkeys://USER@HOST:PORT (Valkey or Redis, with TLS), unix://PATH, or "
+        "postgresql://USER@HOST/DATABASE. Empty: this host is alone.",
         restart=True),
     Setting("fleet.name", TEXT,
         "Name of the fleet; fleets on the same server need different names.", restart=True),
@@ -46,5 +46,9 @@ FLEET: tuple[Setting, ...] = (
     Setting("fleet.keep_events", whole(1000),
         "How many events the log keeps. A host that is further behind needs a backup of another "
         "one. 200,000 take 700 MB of the server's memory.",
+        restart=True),
+    Setting("fleet.outbox_bytes", whole(1 << 20),
+        "How much disk the corrections take that wait while the log is away. Beyond, they are "
+        "refused. A message takes 4 KB.",
         restart=True),
 )  # fmt: skip

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from spamnb.endpoints.fleet.membership import open_member
+from spamnb.service.engine.filter import new_recipe
 from spamnb.service.maintenance.expiry import ExpiryRules
+from spamnb.settings.local_domains import served_domains
 from spamnb.settings.schema import Settings
 
 
 def model_options(settings: Settings, home: Path) -> dict[str, Any]:
     """Return the arguments of `ModelConfig`."""
     expire, fleet = settings.expire, settings.fleet
+    served, delimiter = served_domains(settings), settings.delivery.delimiter
+    model = settings.model
     return {
         "home": home,
+        "recipe": partial(new_recipe, model.kind, settings.labels, vocabulary=model.vocabulary),
         "local": settings.local,
         "costs": settings.costs,
         "store_limit_bytes": settings.store.limit_bytes,
         "history": settings.history,
-        "teaching": settings.feedback,
+        "teaching": replace(settings.feedback, served=served, delimiter=delimiter),
         "review": settings.review,
         "expiry": ExpiryRules(settings.journal.keep_days, expire.after_days, expire.max_messages),
         "fleet": partial(open_member, fleet, home) if fleet.url else None,

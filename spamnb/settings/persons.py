@@ -66,15 +66,14 @@ def all_names(settings: Settings) -> PersonNames:
     """
     served, delimiter = served_domains(settings), settings.delivery.delimiter
     logins = domains_of(settings.feedback.domains) or (served if len(served) == 1 else frozenset())
-    aliases = _aliases(settings.persons.aliases, delimiter)
-    return PersonNames(delimiter, logins, served, aliases)
+    return PersonNames(delimiter, logins, served, _aliases(settings.persons.aliases))
 
 
-def _aliases(path: str, delimiter: str) -> dict[str, str]:
+def _aliases(path: str) -> dict[str, str]:
     if not path:
         return {}
     try:
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"the alias file {path} cannot be read: {error}") from error
-    return aliases_of(text, path, delimiter)
+    return aliases_of(text, path)

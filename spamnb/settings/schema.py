@@ -5,6 +5,7 @@ All defaults are defined here, or in the component that uses a section's class u
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -14,6 +15,7 @@ from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
 from spamnb.core.policy.actions import ActionMap, Fallbacks
 from spamnb.endpoints.console.digest.plan import DigestPlan, digest_plan
+from spamnb.endpoints.console.webhooks.params import WebhookParams
 from spamnb.endpoints.fleet.params import FleetParams
 from spamnb.endpoints.imap.params import ImapParams
 from spamnb.endpoints.net.address import Address
@@ -26,6 +28,9 @@ from spamnb.service.scanning.quarantined import UsersRelease
 from spamnb.service.scanning.types import ScanOptions
 from spamnb.settings.own_costs import CostSettings, DomainSettings
 from spamnb.store.history.limits import HistoryLimits
+
+VERSION = 1
+"""Of the settings. A release that changes the meaning of a setting raises it."""
 
 
 class ModelSettings(NamedTuple):
@@ -188,11 +193,18 @@ class TrialSettings(NamedTuple):
     share: float = 0.05
 
 
+_FIELD = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
 class ConsoleSettings(NamedTuple):
     """The HTTP API and the pages."""
 
     address: str = ""
     url: str = ""
+    certificate: str = ""
+    key: str = ""
+    proxies: tuple[str, ...] = ()
+    proxy_header: str = ""
     passwords: str = ""
     admins: tuple[str, ...] = ()
     auditors: tuple[str, ...] = ()
@@ -201,14 +213,25 @@ class ConsoleSettings(NamedTuple):
 
 
 def console_settings(**given: Any) -> ConsoleSettings:
-    """Return the section; raise if the address can be reached from outside."""
-    made = ConsoleSettings(**given)
-    if made.address and not _is_local(made.address):
+    """Return the section; raise if passwords could cross a network without encryption."""
+    made, url = ConsoleSettings(**given), given.get("url", "")
+    outside = made.address and not _is_local(made.address)
+    if outside and not (made.certificate or made.proxies):
         raise SettingsError(
             f"{made.address} can be reached from outside",
-            hint="choose an address of this machine, and a web server with TLS in front of it",
+            hint="set console.certificate, or console.proxies: the web servers with TLS in front; "
+            "or choose an address of this machine",
         )
-    url = made.url
+    if outside and not url:
+        raise SettingsError(
+            f"{made.address} can be reached from outside, and url is not set",
+            hint="console.url is the address that browsers show",
+        )
+    if made.proxy_header and not (made.proxies and _FIELD.fullmatch(made.proxy_header)):
+        raise SettingsError(
+            f"proxy_header {made.proxy_header!r} needs a name of a header field, and proxies",
+            hint="set console.proxies: the web servers that may set this field",
+        )
     if url and not (url.startswith(("https://", "http://")) and urlsplit(url).hostname):
         raise SettingsError(f"the url {url!r} is not one", hint="https://console.example.org")
     return made
@@ -234,6 +257,7 @@ def _is_local(address: str) -> bool:
 class Settings:
     """All settings."""
 
+    settings_version: int = VERSION
     home: str = ""
     labels: tuple[str, ...] = ("ham", "spam")
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -265,6 +289,7 @@ class Settings:
     domain: Mapping[str, DomainSettings] = field(default_factory=dict)
     person: Mapping[str, CostSettings] = field(default_factory=dict)
     imap: Mapping[str, ImapParams] = field(default_factory=dict)
+    webhook: Mapping[str, WebhookParams] = field(default_factory=dict)
     file: str = ""
     """the file they were read from; empty if none"""
 
@@ -301,5 +326,6 @@ MEMBERS: dict[str, Callable[..., Any]] = {
     "domain": DomainSettings,
     "person": CostSettings,
     "imap": ImapParams,
+    "webhook": WebhookParams,
 }
 """family of named sections -> class of one section"""

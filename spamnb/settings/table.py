@@ -14,13 +14,18 @@ from spamnb.settings.daemon_table import (
     SERVING,
 )
 from spamnb.settings.fleet_table import FLEET
+from spamnb.settings.schema import VERSION
 from spamnb.settings.setting import MASKED, PREFIX, NamedSections, Setting, toml_of
 from spamnb.settings.types import DAYS, DOMAINS, FLAG, LABELS, PAIR, TEXT, TEXTS, choice, whole
+from spamnb.settings.webhook_table import WEBHOOKS
 
 __all__ = ["BY_NAME", "BY_VARIABLE", "FAMILIES", "MASKED", "PREFIX", "SETTINGS", "setting_of",
            "toml_of"]  # fmt: skip
 
 SETTINGS: tuple[Setting, ...] = (
+    Setting("settings_version", whole(VERSION, VERSION),
+        "Version of this file. A program that reads another version refuses the file, so an "
+        "upgrade or a downgrade cannot give a setting another meaning unseen."),
     Setting("home", TEXT,
         "Folder of the model. Empty: $STATE_DIRECTORY if systemd sets it, else spamnb in the XDG "
         "data folder (~/.local/share)."),
@@ -86,7 +91,8 @@ SETTINGS: tuple[Setting, ...] = (
 )  # fmt: skip
 
 FAMILIES: dict[str, NamedSections] = {
-    family.name: family for family in (LISTENERS, DOMAINS_FAMILY, PERSONS_FAMILY, MAILBOXES)
+    family.name: family
+    for family in (LISTENERS, DOMAINS_FAMILY, PERSONS_FAMILY, MAILBOXES, WEBHOOKS)
 }
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}

@@ -124,6 +124,15 @@ def whole(least: int, most: int = (1 << 63) - 1) -> SettingType:
 DAYS = whole(1, 36_500)
 
 
+def some_of(*names: str) -> SettingType:
+    """Make the type of lists of these strings."""
+    return SettingType(
+        f"a list of any of {', '.join(names)}",
+        lambda value: _require(set(_texts(value)) <= set(names), _texts(value)),
+        _split_list,
+    )
+
+
 def choice(*names: str) -> SettingType:
     """Make the type of one of these strings."""
     return SettingType(

@@ -33,7 +33,7 @@ def event_ids(event: Event) -> Ids:
     sets = [*event.ids]
     for rehearsal in event.delta.rehearsals:
         sets += rehearsal.ids
-    if event.bulk is not None:
+    if event.bulk is not None and not event.person:
         sets.append(event.bulk.ids)
     if not sets:
         return np.zeros(0, np.uint64)

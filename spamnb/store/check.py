@@ -1,7 +1,8 @@
 """Consistency checks of a whole store, and the features that may expire.
 
 Works on any store of the contract. Memory: about 80 bytes for each feature of the model and its
-journal, with two labels, and 64 KB for each person. Failure: what applying an event raises.
+journal, with two labels, and 64 KB for one person at a time. Failure: what applying an
+event raises.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.model.events import NO_LABEL, Event, Ids, Records, Totals
+from spamnb.core.model.events import NO_LABEL, Event, Ids, Recipe, Records, Totals
 from spamnb.core.model.id_arrays import locate
 from spamnb.core.model.training_rows import TrainingRows
-from spamnb.core.persons.corrections import PersonalCorrections
+from spamnb.core.persons.corrections import FilledPlaces, filled_places
 from spamnb.core.persons.rows import PersonalRows
-from spamnb.errors import SpamnbError
+from spamnb.errors import SpamnbError, StoreDamagedError
 from spamnb.store.apply_events import event_ids, named_ids
 from spamnb.store.contract import MessageState, ReadView
+from spamnb.store.fleet.weights import scan_sums
 from spamnb.store.rows.codec import empty_rows, no_records
 
 _MOST_NAMED = 5
@@ -88,9 +90,18 @@ def check(view: ReadView) -> list[str]:
         faults += _indexes(view, labels)
         faults += _fold(view, ids, records)
         faults += _persons(view, labels)
+        faults += _senders(view)
     except SpamnbError as error:
         faults.append(f"reading stopped: {error}")
     return faults
+
+
+def check_sums(view: ReadView, recipe: Recipe) -> list[str]:
+    """Return what the sums of a host of a fleet contradict; see `store.fleet.row_sums`."""
+    sums = view.sums()
+    if sums is None or sums.same(scan_sums(view, recipe)):
+        return []
+    return ["the sums by which the hosts of a fleet are compared are not those of the rows"]
 
 
 def _features(view: ReadView, ids: Ids, records: Records) -> list[str]:
@@ -194,26 +205,46 @@ def _fold(view: ReadView, ids: Ids, records: Records) -> list[str]:
 
 def _persons(view: ReadView, labels: int) -> list[str]:
     """Compare the corrections of each person with the checkpoint and the journal."""
-    rows = PersonalRows(labels, dict(view.base_persons()).get)
+    events: dict[int, list[int]] = {}
     for event in view.events():
-        rows.apply(event)
-    want = dict(view.base_persons()) | dict(rows.changed())
-    live = dict(view.persons())
-    wrong = [
-        person
-        for person in want.keys() | live.keys()
-        if not _same_personal(want.get(person), live.get(person))
-    ]
+        if event.person:
+            events.setdefault(event.person, []).append(event.seq)
+    base, live = dict(view.base_persons()), dict(view.persons())
+    wrong = []
+    # One person at a time: all places of a person take 64 KB.
+    for person in events.keys() | base.keys() | live.keys():
+        rows, want = PersonalRows(labels, base.get), base.get(person)
+        for seq in events.get(person, ()):
+            if (event_again := view.event(seq)) is not None:
+                rows.apply(event_again)
+        for _, changed in rows.changed():
+            want = filled_places(changed) if changed else None
+        if not _same_personal(want, live.get(person)):
+            wrong.append(person)
     return [
         f"the corrections of person {person:016x} are not what the journal says"
         for person in sorted(wrong)[:_MOST_NAMED]
     ]
 
 
-def _same_personal(a: PersonalCorrections | None, b: PersonalCorrections | None) -> bool:
+def _senders(view: ReadView) -> list[str]:
+    """Read each entry of each list of senders."""
+    faults = []
+    for owner, senders in view.sender_lists():
+        try:
+            entries = [one.sender for one in senders]
+            is_right = entries == sorted(set(entries)) and owner[:1] == senders.kind[:1].encode()
+        except StoreDamagedError:
+            is_right = False
+        if not is_right:
+            faults.append(f"the list of senders of {senders.kind} {senders.name} is damaged")
+    return faults[:_MOST_NAMED]
+
+
+def _same_personal(a: FilledPlaces | None, b: FilledPlaces | None) -> bool:
     if a is None or b is None:
         return a is b
-    return np.array_equal(a.values, b.values)
+    return np.array_equal(a.places, b.places) and np.array_equal(a.values, b.values)
 
 
 def _same(a: Records, b: Records) -> bool:

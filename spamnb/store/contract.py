@@ -1,8 +1,8 @@
 """The interface of a store, as protocols with their rules; `memory` and `lmdb.store` implement it.
 
 A store holds one model: its recipe, its totals, the records of its features, their texts (if the
-recipe has a vocabulary), the corrections of persons, the journal of events, and two indexes into
-the journal.
+recipe has a vocabulary), the corrections of persons, the lists of senders, the journal of events,
+and two indexes into the journal.
 
 * `read()` returns a snapshot. It never blocks on a writer and sees no unfinished transaction. The
   caller must not keep it open across a yield of control.
@@ -20,6 +20,7 @@ the journal.
 * A store that follows the log of a fleet has a position in it. A transaction that appends events
   to such a store moves the position to the last of them, or nothing is changed
   (StoreAccessError): a host adds no events that the other hosts lack.
+* Such a store also keeps the sums of `store.fleet.row_sums`, by which hosts are compared.
 * Events: `seq` is one more than that of the last event. The newest event of a label's key defines
   its state; an event without a digest (an import, an expiry) belongs to no message.
 
@@ -37,8 +38,10 @@ import numpy as np
 
 from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals
-from spamnb.core.persons.corrections import PersonalCorrections
+from spamnb.core.persons.corrections import FilledPlaces, PersonalCorrections
+from spamnb.core.policy.senders import SenderList
 from spamnb.store.fleet.position import FleetPosition
+from spamnb.store.fleet.row_sums import RowSums
 
 Result = TypeVar("Result")
 
@@ -134,20 +137,32 @@ class ReadView(Protocol):
     def base_features(self) -> Iterator[tuple[Ids, Records]]:
         """Yield the features of the checkpoint, as `features`."""
 
-    def personal(self, person: int) -> PersonalCorrections | None:
+    def personal(self, person: int) -> FilledPlaces | None:
         """Return the corrections of a person; None if there are none."""
 
-    def persons(self) -> Iterator[tuple[int, PersonalCorrections]]:
+    def persons(self) -> Iterator[tuple[int, FilledPlaces]]:
         """Yield all persons with corrections, in order of their ids."""
 
-    def base_persons(self) -> Iterator[tuple[int, PersonalCorrections]]:
+    def person_sizes(self) -> dict[int, int]:
+        """Return the size of each person's corrections, in bytes."""
+
+    def base_persons(self) -> Iterator[tuple[int, FilledPlaces]]:
         """Yield the persons of the checkpoint, as `persons`."""
+
+    def senders(self, owner: bytes) -> SenderList | None:
+        """Return the list of senders with this `ListOwner.key`; None if there is none."""
+
+    def sender_lists(self) -> Iterator[tuple[bytes, SenderList]]:
+        """Yield all lists of senders, with the keys of their owners, in order of these."""
 
     def last_events(self, count: int) -> list[tuple[int, int]]:
         """Return (seq, label after) of the newest LEARN and MOVE events, newest first."""
 
     def position(self) -> FleetPosition | None:
         """Return the position in the log of the fleet; None if the store follows none."""
+
+    def sums(self) -> RowSums | None:
+        """Return sums over rows, texts and persons; None if the store follows no log."""
 
 
 class WriteView(ReadView, Protocol):
@@ -169,6 +184,12 @@ class WriteView(ReadView, Protocol):
         """Remove the corrections of persons whom no event of the journal names.
 
         The checkpoint loses them too, with the states of their labels.
+        """
+
+    def put_senders(self, owner: bytes, senders: SenderList | None) -> None:
+        """Replace a list of senders; None, and one without entries, removes it.
+
+        It is no event: undo, rewind and relearn leave the lists as they are.
         """
 
     def append(self, *events: Event) -> None:
@@ -194,6 +215,9 @@ class Store(Protocol):
     @property
     def limit_bytes(self) -> int:
         """Return the maximum size of the store; 0 if unlimited."""
+
+    def last_change(self) -> int:
+        """Return a number that is another one after each change, of any process."""
 
     def read(self) -> AbstractContextManager[ReadView]:
         """Open a snapshot."""

@@ -24,8 +24,8 @@ from typing import NamedTuple, Self, TypeVar
 from spamnb.errors import StoreDamagedError, StoreError, StoreMissingError, StoreVersionError
 from spamnb.store.files import make_folder, refused
 from spamnb.store.history.boot_marker import BootMarker
-from spamnb.store.lmdb.environment import Environment, release, share
-from spamnb.store.lmdb.sharing import EnvironmentConfig
+from spamnb.store.lmdb.environment import Environment, environments, release, share
+from spamnb.store.lmdb.sharing import EnvironmentConfig, inode_of
 from spamnb.store.lmdb.table import LmdbTable
 
 _NAMES = ("terms", "entries", "meta")
@@ -54,9 +54,14 @@ class LookupIndex:
     def __init__(self, folder: Path, mark: str) -> None:
         self._folder = folder
         self._mark = mark.encode()
+        self._lost: Environment | None = None
+        """of a deleted folder: closed later, since a search may still use it"""
+        self._begin()
+
+    def _begin(self) -> None:
         self._boot = BootMarker()
-        make_folder(folder)
-        if self._boot.begin(folder):
+        make_folder(self._folder)
+        if self._boot.begin(self._folder):
             self._delete()
         try:
             self._environment = self._share()
@@ -66,6 +71,16 @@ class LookupIndex:
         if self._read(lambda tables: bytes(tables["meta"].get(b"mark") or b"")) != self._mark:
             self.clear()
         self._key = self._read(lambda tables: bytes(tables["meta"].get(b"key") or b""))
+
+    def renew_if_deleted(self) -> None:
+        """Start anew if the folder was deleted while it was open."""
+        lost, self._lost = self._lost, None
+        if lost is not None:
+            release(lost)
+        if inode_of(self._folder) == 0:
+            self._lost = self._environment
+            environments.evict(self._environment)
+            self._begin()
 
     @classmethod
     def open(cls, folder: Path, mark: str) -> Self:
@@ -104,7 +119,9 @@ class LookupIndex:
         """Write to the disk and close."""
         with suppress(StoreError):
             self._environment.sync()
-        release(self._environment)
+        for environment in (self._lost, self._environment):
+            if environment is not None:
+                release(environment)
         self._boot.end()
 
     def _read(self, run: Callable[[Tables], Result]) -> Result:

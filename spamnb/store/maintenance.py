@@ -97,10 +97,22 @@ def trim(path: str | Path) -> bool:
             live = old.live_pages()
             if old.pages() <= live + max(live // 2, LEAST_FREE):
                 return False
-            with temporary_folder(folder) as work_folder:
-                _write_private(work_folder / DATA_FILE, old.copy_to)
-                put_in_place(work_folder / DATA_FILE, folder / DATA_FILE)
+            _replace_by_used(old)
         return True
+
+
+def shrink(folder: Path) -> None:
+    """Copy the used pages of a model that no process has open, unchanged."""
+    plan = EnvironmentConfig(folder, Tables._fields, readonly=True, lock=False)
+    with closing(Environment(plan)) as old:
+        _replace_by_used(old)
+
+
+def _replace_by_used(old: Environment) -> None:
+    folder = old.config.path
+    with temporary_folder(folder) as work_folder:
+        _write_private(work_folder / DATA_FILE, old.copy_to)
+        put_in_place(work_folder / DATA_FILE, folder / DATA_FILE)
 
 
 def _rewrite(old: Environment, new: Environment, recipe: Recipe) -> None:

@@ -31,17 +31,24 @@ from spamnb.core.model.events import (
     Totals,
     person_of_key,
 )
-from spamnb.core.persons.corrections import PersonalCorrections
+from spamnb.core.persons.corrections import FilledPlaces, PersonalCorrections, filled_places
 from spamnb.core.persons.rows import PersonalRows
+from spamnb.core.policy.senders import SenderList
 from spamnb.errors import BugError
 from spamnb.store.apply_events import apply_event, event_ids, first_totals, older
 from spamnb.store.contract import MessageState, ReadView, Word, WriteView, unpacked
 from spamnb.store.fleet.position import FleetPosition, refuse_apart
+from spamnb.store.fleet.row_sums import RowSums
+from spamnb.store.fleet.weights import scan_sums
 from spamnb.store.journal import MOST_DIGESTS, count_labels
 from spamnb.store.rows.codec import empty_rows, no_records
+from spamnb.store.rows.personal_codec import encode_personal
 
 _BLOCK = 16_384
-_TABLES = "rows", "base", "words", "live", "mids", "events", "sums", "persons", "base_persons"
+_TABLES = (
+    *("rows", "base", "words", "live", "mids", "events", "sums"),
+    *("persons", "base_persons", "senders"),
+)
 
 Result = TypeVar("Result")
 Dicts = dict[str, dict[Any, Any]]
@@ -169,19 +176,35 @@ class _View:
             return 0
         return kept[bisect.bisect_left(kept, seq) % len(kept)]
 
-    def personal(self, person: int) -> PersonalCorrections | None:
-        found: PersonalCorrections | None = self._get("persons", person)
-        return found
+    def personal(self, person: int) -> FilledPlaces | None:
+        return self._personal("persons", person)
 
-    def persons(self) -> Iterator[tuple[int, PersonalCorrections]]:
+    def _personal(self, table: str, person: int) -> FilledPlaces | None:
+        found: PersonalCorrections | None = self._get(table, person)
+        return None if found is None else filled_places(found)
+
+    def persons(self) -> Iterator[tuple[int, FilledPlaces]]:
         return self._persons("persons")
 
-    def base_persons(self) -> Iterator[tuple[int, PersonalCorrections]]:
+    def person_sizes(self) -> dict[int, int]:
+        every = self._keys("persons")
+        return {one: len(encode_personal(self._get("persons", one))) for one in every}
+
+    def base_persons(self) -> Iterator[tuple[int, FilledPlaces]]:
         return self._persons("base_persons")
 
-    def _persons(self, table: str) -> Iterator[tuple[int, PersonalCorrections]]:
+    def _persons(self, table: str) -> Iterator[tuple[int, FilledPlaces]]:
         for person in self._keys(table):
-            yield person, self._get(table, person)
+            if (filled := self._personal(table, person)) is not None:
+                yield person, filled
+
+    def senders(self, owner: bytes) -> SenderList | None:
+        found: SenderList | None = self._get("senders", owner)
+        return found
+
+    def sender_lists(self) -> Iterator[tuple[bytes, SenderList]]:
+        for owner in self._keys("senders"):
+            yield owner, self._get("senders", owner)
 
     def last_events(self, count: int) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
@@ -195,6 +218,9 @@ class _View:
     def position(self) -> FleetPosition | None:
         position: FleetPosition | None = self._get("sums", "position")
         return position
+
+    def sums(self) -> RowSums | None:
+        return None if self.position() is None else scan_sums(self, self._store.recipe)
 
     # --- writing ---
 
@@ -232,6 +258,9 @@ class _View:
         for key in [*self._keys("live")]:
             if person_of_key(key) in persons:
                 self.over["live"][key] = None
+
+    def put_senders(self, owner: bytes, senders: SenderList | None) -> None:
+        self.over["senders"][owner] = senders or None
 
     def append(self, *events: Event) -> None:
         for event in events:
@@ -282,7 +311,7 @@ class _View:
         totals.last_seq = event.seq
         self._scatter("base", ids, records)
         self.over["sums"]["base"] = totals
-        personal_rows = PersonalRows(len(totals.messages), partial(self._get, "base_persons"))
+        personal_rows = PersonalRows(len(totals.messages), partial(self._personal, "base_persons"))
         personal_rows.apply(event)
         self.over["base_persons"].update(personal_rows.changed())
         self.over["events"][event.seq] = None
@@ -306,6 +335,7 @@ class MemoryStore:
         self._writing_thread = 0
         self._swap = threading.Lock()
         self._readers = 0
+        self._changes = 0
 
     @property
     def recipe(self) -> Recipe:
@@ -315,6 +345,9 @@ class MemoryStore:
     def limit_bytes(self) -> int:
         """Return 0: the size is unlimited."""
         return 0
+
+    def last_change(self) -> int:
+        return self._changes
 
     @contextlib.contextmanager
     def read(self) -> Iterator[ReadView]:
@@ -358,6 +391,7 @@ class MemoryStore:
                     if slotted and old is not None:
                         self.slots.free.append(old)
             self._state = state
+            self._changes += 1
 
     def close(self) -> None:
         """Do nothing; there are no files to close."""

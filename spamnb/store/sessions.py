@@ -1,6 +1,10 @@
-"""Logins of the console: sessions of browsers, and links that are good for one login.
+"""Logins of the console: sessions, links, tickets.
 
-    sessions, links    BLAKE2b of the text that the browser has    JSON: LoginSession
+A session is that of a browser, a link is good for one login, and a ticket is for a login that lacks
+its second factor.
+
+    sessions, links, tickets    BLAKE2b of the text that the browser has    JSON: LoginSession
+    steps                       BLAKE2b of the login                        the last step, 8 bytes
 
 The text has 256 random bits and is not stored. The console and the commands open the folder at the
 same time. A damaged folder is started anew: everyone logs in again. Must not know passwords or
@@ -22,10 +26,13 @@ from spamnb.store.lmdb.renewal import share_or_renew
 from spamnb.store.lmdb.table import LmdbTable
 from spamnb.store.rows.id_codec import Buffer
 
-Kind = Literal["sessions", "links"]
-KINDS: Final[tuple[Kind, ...]] = ("sessions", "links")
+Kind = Literal["sessions", "links", "tickets"]
+KINDS: Final[tuple[Kind, ...]] = ("sessions", "links", "tickets")
+_STEPS: Final = "steps"
 MOST: Final = 10_000
 """of each kind; of more, those that were used least recently end"""
+MOST_OF_ONE: Final = 100
+"""of one login, so that no user can end the sessions of others"""
 _SECRET_BYTES: Final = 32
 
 Tables = dict[str, LmdbTable]
@@ -47,7 +54,7 @@ class SessionStore:
     """The sessions and links of one home."""
 
     def __init__(self, home: Path) -> None:
-        self._environment = share_or_renew(home / "console" / "sessions", KINDS)
+        self._environment = share_or_renew(home / "console" / "sessions", (*KINDS, _STEPS))
 
     def close(self) -> None:
         """Close the files."""
@@ -58,16 +65,16 @@ class SessionStore:
         text = secrets.token_urlsafe(_SECRET_BYTES)
 
         def run(tables: Tables) -> None:
-            _make_room(tables[kind], session.began_us)
+            _make_room(tables[kind], session)
             _put(tables[kind], _hash(text), session)
 
         self._environment.transact(run)
         return text
 
-    def find(self, text: str) -> LoginSession | None:
-        """Return the session with this text."""
+    def find(self, text: str, kind: Kind = "sessions") -> LoginSession | None:
+        """Return the session, link or ticket with this text."""
         with self._environment.read() as tables:
-            found = tables["sessions"].get(_hash(text))
+            found = tables[kind].get(_hash(text))
             return _session(found) if found else None
 
     def use(self, text: str, now_us: int) -> None:
@@ -88,6 +95,18 @@ class SessionStore:
             if taken is not None:
                 tables[kind].delete(_hash(text))
             return taken
+
+        return self._environment.transact(run)
+
+    def use_step(self, login: str, step: int) -> bool:
+        """Note the step of a code; False if a code of this step or a later one was used before."""
+
+        def run(tables: Tables) -> bool:
+            key, new = _hash(login.casefold()), step.to_bytes(8, "big")
+            if bytes(tables[_STEPS].get(key) or b"") >= new:
+                return False
+            tables[_STEPS].put(key, new)
+            return True
 
         return self._environment.transact(run)
 
@@ -115,13 +134,14 @@ class SessionStore:
             )
 
 
-def _make_room(table: LmdbTable, now_us: int) -> None:
+def _make_room(table: LmdbTable, new: LoginSession) -> None:
     """Delete what has ended, and of the rest what is too much."""
-    rows = list(_all(table))
+    rows, now_us = list(_all(table)), new.began_us
     for key, _ in (row for row in rows if row[1].ends_us <= now_us):
         table.delete(key)
     kept = sorted((row for row in rows if row[1].ends_us > now_us), key=lambda row: -row[1].used_us)
-    for key, _ in kept[MOST - 1 :]:
+    own = [row for row in kept if row[1].login.casefold() == new.login.casefold()]
+    for key, _ in (*kept[MOST - 1 :], *own[MOST_OF_ONE - 1 :]):
         table.delete(key)
 
 

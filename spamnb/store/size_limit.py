@@ -39,3 +39,9 @@ def share_of(total: int, free: int, used: int) -> int:
         return 0
     fair = min(total // SHARE, used + free - total // LEFT_FREE)
     return max(fair, used + free // LEAST_SHARE)
+
+
+def room_for_copy(folder: Path) -> int:
+    """Return how many bytes a copy of the model in this folder may take."""
+    disk = os.statvfs(folder)
+    return (disk.f_bavail - disk.f_blocks // LEFT_FREE) * disk.f_frsize

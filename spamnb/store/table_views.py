@@ -1,7 +1,8 @@
 """The read view and write view of `contract` over tables of bytes; independent of the engine.
 
     meta      format, recipe, totals, base totals, words' layout, journal's free space, log's
-              state, position in the log of a fleet; corrections of persons: `rows.personal_table`
+              state, position in the log of a fleet; corrections of persons: `rows.personal_table`;
+              lists of senders: `rows.sender_table`; in a fleet: `fleet.row_sums`
     features  segments of rows: the live state         base      the same for the checkpoint
     log       the rows that changed last, see `rows.logged_rows`
     words     buckets of texts                         journal, digests, mids, kept   see `journal`
@@ -19,17 +20,19 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals
 from spamnb.core.model.training_rows import TrainingRows
-from spamnb.core.persons.corrections import PersonalCorrections
+from spamnb.core.persons.corrections import FilledPlaces, PersonalCorrections, filled_places
 from spamnb.core.persons.rows import PersonalRows
+from spamnb.core.policy.senders import SenderList
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.apply_events import event_ids, first_totals, older
-from spamnb.store.contract import MessageState, Word
+from spamnb.store.contract import MessageState, Word, packed
 from spamnb.store.fleet.position import FleetPosition, refuse_apart
+from spamnb.store.fleet.row_sums import RowSums
+from spamnb.store.fleet.weights import scan_sums, weights_for
 from spamnb.store.journal import Index, Journal, Pages, count_labels
 from spamnb.store.rows.codec import (
     Rows,
@@ -45,6 +48,7 @@ from spamnb.store.rows.codec import (
 from spamnb.store.rows.logged_rows import LOG_KEY, LoggedRows, LogState, RowCache
 from spamnb.store.rows.personal_table import BASE, LIVE, PersonalTable
 from spamnb.store.rows.segments import Places, Segments, bits_for, encode, key_of
+from spamnb.store.rows.sender_table import SenderTable
 from spamnb.store.rows.table import Table
 from spamnb.store.rows.vocabulary import BucketLayout, Vocabulary
 
@@ -56,6 +60,7 @@ ROOM_KEY = b"room"
 TOTALS_KEY, BASE_TOTALS_KEY = b"totals", b"base_totals"
 LAYOUT_KEY = b"layout_words"
 POSITION_KEY = b"position"
+SUMS_KEY = b"sums"
 _NO_IDS: Ids = np.zeros(0, np.uint64)
 _FOLD_BATCH = 1024
 """events folded together: they change rows in all segments, which are read and written once"""
@@ -180,20 +185,40 @@ class TableReadView:
         for number, rows in enumerate(self._features.all()):
             yield key_of(number), encode(rows, self._features.segments.bits)
 
-    def personal(self, person: int) -> PersonalCorrections | None:
+    def personal(self, person: int) -> FilledPlaces | None:
         """Return the corrections of a person."""
-        return self._personal(LIVE).get(person)
+        return self._persons.get(person)
 
-    def persons(self) -> Iterator[tuple[int, PersonalCorrections]]:
+    def persons(self) -> Iterator[tuple[int, FilledPlaces]]:
         """Yield all persons with corrections."""
         return self._personal(LIVE).all()
 
-    def base_persons(self) -> Iterator[tuple[int, PersonalCorrections]]:
+    def person_sizes(self) -> dict[int, int]:
+        """Return the size of each person's corrections, in bytes."""
+        return self._personal(LIVE).sizes()
+
+    def base_persons(self) -> Iterator[tuple[int, FilledPlaces]]:
         """Yield the persons of the checkpoint."""
         return self._personal(BASE).all()
 
+    @cached_property
+    def _persons(self) -> PersonalTable:
+        return self._personal(LIVE)
+
     def _personal(self, state: bytes) -> PersonalTable:
         return PersonalTable(self._tables.meta, state, self._labels)
+
+    def senders(self, owner: bytes) -> SenderList | None:
+        """Return a list of senders."""
+        return self._senders.get(owner)
+
+    def sender_lists(self) -> Iterator[tuple[bytes, SenderList]]:
+        """Yield all lists of senders."""
+        return self._senders.all()
+
+    @property
+    def _senders(self) -> SenderTable:
+        return SenderTable(self._tables.meta)
 
     def last_events(self, count: int) -> list[tuple[int, int]]:
         """Return (seq, label after) of the newest LEARN and MOVE events."""
@@ -203,6 +228,11 @@ class TableReadView:
         """Return the position in the log of the fleet."""
         value = self._tables.meta.get(POSITION_KEY)
         return None if value is None else FleetPosition.decode(bytes(value))
+
+    def sums(self) -> RowSums | None:
+        """Return sums over rows, texts and persons."""
+        value = self._tables.meta.get(SUMS_KEY)
+        return None if value is None else RowSums.decode(value)
 
 
 class TableWriteView(TableReadView):
@@ -215,6 +245,11 @@ class TableWriteView(TableReadView):
         self._gathered: tuple[Ids, Rows] | None = None
         self._new_ids: list[Ids] = []
         self._pages: Pages | None = None
+        self._sums = super().sums()
+
+    def sums(self) -> RowSums | None:
+        """Return the sums with the changes of this transaction."""
+        return self._sums
 
     def gather(self, ids: Ids) -> Records:
         """Return the records of these features."""
@@ -230,36 +265,71 @@ class TableWriteView(TableReadView):
         """Write back rows."""
         if len(ids) == 0:
             return
-        if self._recipe.vocabulary:
-            empty, unknown = empty_rows(records), self._unknown(ids)
-            if empty.any():
-                self._vocabulary.remove(ids[empty])
-            self._new_ids.append(ids[unknown & ~empty])
+        if self._recipe.vocabulary or self._sums:
+            old, empty = self._old(ids), empty_rows(records)
+            if self._sums:
+                self._add_sums(ids, old, records)
+            if self._recipe.vocabulary:
+                if empty.any():
+                    self._remove_words(ids[empty])
+                self._new_ids.append(ids[empty_rows(old) & ~empty])
         self._features.put(RowSet(ids, to_rows(records)))
 
-    def _unknown(self, ids: Ids) -> NDArray[np.bool_]:
-        """Tell which of these ids have no row; the rows were usually gathered just before."""
+    def _old(self, ids: Ids) -> Records:
+        """Return the rows of these ids as they are; they were usually gathered just before."""
         gathered, self._gathered = self._gathered, None
         if gathered is None or not np.array_equal(gathered[0], ids):
             gathered = ids, self._features.find(ids)
-        return empty_rows(records_of(gathered[1]))
+        return records_of(gathered[1])
+
+    def _add_sums(self, ids: Ids, old: Records, new: Records) -> None:
+        weights = weights_for(self._recipe)
+        self._add(rows=weights.rows(ids, new) - weights.rows(ids, old))
+
+    def _add(self, **changes: int) -> None:
+        if self._sums is not None:
+            self._sums = self._sums.plus(**changes)
+
+    def _remove_words(self, ids: Ids) -> None:
+        if self._sums is not None:
+            old = packed(word for word in self._vocabulary.find(ids) if word is not None)
+            self._add(texts=-int(weights_for(self._recipe).texts(old).sum()))
+        self._vocabulary.remove(ids)
 
     def put_words(self, words: Words) -> None:
         """Store the texts of new features."""
         if self._recipe.vocabulary:
             new_ids = np.concatenate(self._new_ids or [_NO_IDS])
-            self._vocabulary.add(words, np.sort(new_ids, kind="stable"))
+            known = self._vocabulary.add(words, np.sort(new_ids, kind="stable"))
+            if self._sums is not None:
+                parts = weights_for(self._recipe).texts(words)
+                parts[known] = 0
+                self._add(texts=int(parts.sum()))
 
     def put_personal(self, person: int, personal: PersonalCorrections | None) -> None:
         """Replace the corrections of a person."""
+        if self._sums is not None:
+            new = None if personal is None else filled_places(personal)
+            self._add(persons=self._person_sum(person, new))
         self._personal(LIVE).put(person, personal)
+
+    def _person_sum(self, person: int, new: FilledPlaces | None) -> int:
+        """Return by how much these corrections change the sum of a person."""
+        weights = weights_for(self._recipe)
+        return weights.person(person, new) - weights.person(person, self.personal(person))
 
     def drop_persons(self, persons: Collection[int]) -> None:
         """Remove persons that no event names."""
         for person in persons:
+            if self._sums is not None:
+                self._add(dropped=-self._person_sum(person, None))
             self._personal(LIVE).put(person, None)
             self._personal(BASE).put(person, None)
         self._index.drop_persons(persons)
+
+    def put_senders(self, owner: bytes, senders: SenderList | None) -> None:
+        """Replace a list of senders."""
+        self._senders.put(owner, senders)
 
     def append(self, *events: Event) -> None:
         """Add events; each defines the state of its message."""
@@ -317,14 +387,20 @@ class TableWriteView(TableReadView):
 
     def put_position(self, position: FleetPosition | None) -> None:
         """Replace the position in the log of the fleet."""
+        meta = self._tables.meta
         if position is None:
-            self._tables.meta.delete(POSITION_KEY)
+            self._sums = None
+            meta.delete(POSITION_KEY)
+            meta.delete(SUMS_KEY)
         else:
-            self._tables.meta.put(POSITION_KEY, position.encode())
+            meta.put(POSITION_KEY, position.encode())
+            self._sums = self._sums or scan_sums(self, self._recipe)
 
     def finish(self) -> None:
         """Write the changed rows, the words' layout and the journal's free space."""
         meta = self._tables.meta
+        if self._sums is not None:
+            meta.put(SUMS_KEY, self._sums.encode())
         if "_features" in self.__dict__:
             self._features.finish()
         if "_vocabulary" in self.__dict__:

@@ -27,14 +27,18 @@ def test_every_screen_shows_the_figures(judged, browser, look):
     options = LOOKS[look]
     with window(browser, judged.url, **options) as opened:
         page = opened.log_in("root", "/graphs")
-        paths = [f"/graphs?period={one}" for one in ("day", "year")]
-        for path in (*paths, "/whatif", "/whatif?junk_from=10&messages=1000"):
+        paths = ["/graphs?period=day", "/whatif?junk_from=10&messages=1000"]
+        for path in [*paths, "/graphs?period=year", "/whatif"] if look == "light" else paths:
             assert opened.go(path).status == 200, path
             page.locator("h1").wait_for()
             for summary in page.locator("main details summary").all():
                 summary.click()
             shown = page.locator("svg.chart:visible").count()
-            assert shown == (7 if "graphs" in path else 0)
+            empty = page.locator("section.graph .empty:visible").count()
+            assert shown + empty == (15 if "graphs" in path else 1)
+            if "graphs" in path:
+                assert "the daemon was started." in page.inner_text("#marks")
+                assert page.locator("svg.chart:visible .event").count() > 0
             if options.get("script", True):
                 assert opened.fits(), path
                 opened.accessible()
@@ -59,11 +63,12 @@ def test_another_threshold_is_tried_by_the_form(judged, browser, script):
 
         def tried():
             page.get_by_label("Junk above a probability").fill("0.1")
-            page.get_by_role("button", name="Show").click()
+            page.get_by_role("button", name="Show the messages").click()
             return "more are junk" in page.inner_text("main")
 
         until(tried, "the index has the messages")
         text = page.inner_text("main")
+        assert "above 0.10 % (-6.9 nats)" in text
         for part in ("Known", "Expected", "Not enough evidence", "no fair sample"):
             assert part in text
         rows = page.locator("table.verdicts tbody tr")
@@ -75,6 +80,30 @@ def test_another_threshold_is_tried_by_the_form(judged, browser, script):
         if changed:
             rows.first.get_by_role("link").click()
             page.get_by_role("heading", name="figure").wait_for()
+
+
+def test_the_slider_moves_the_numbers_without_requests(judged, browser):
+    """Each position has the numbers that the form gives for its threshold."""
+    with window(browser, judged.url) as opened:
+        page = opened.log_in("root", "/whatif")
+        requests = []
+        page.on("request", lambda one: requests.append(one.url))
+        slider = page.get_by_label("Junk from this threshold on")
+        mark = page.locator("svg.desk path.mark")
+        before = mark.get_attribute("transform")
+        slider.focus()
+        for _ in range(20):
+            page.keyboard.press("ArrowLeft")
+        assert mark.get_attribute("transform") != before
+        assert slider.get_attribute("aria-valuetext") in page.inner_text("#whatif-said")
+        moved = [opened.texts("[data-text]"), mark.get_attribute("transform")]
+        assert requests == []
+        page.get_by_role("button", name="Show the messages").click()
+        page.wait_for_url("**/whatif?junk_from=*")
+        assert opened.texts("[data-text]") == moved[0]
+        x = [float(one.partition("(")[2].partition(" ")[0])
+             for one in (moved[1], mark.get_attribute("transform"))]  # fmt: skip
+        assert x[0] == pytest.approx(x[1], abs=1)
 
 
 def test_an_auditor_sees_the_figures_and_a_user_does_not(judged, browser):

@@ -60,3 +60,22 @@ def test_new_messages_appear_on_the_live_page(site, browser):
         site.deliver("<img src=x onerror=alert(1)> now")
         page.get_by_role("link", name="<img src=x onerror=alert(1)> now").wait_for()
         assert opened.fits()
+
+
+def test_the_live_page_is_filtered_and_says_how_much_comes(site, browser):
+    """The rate and the share of junk stand above; the filter is the address of the page."""
+    site.deliver("of this listener")
+    with window(browser, site.url) as opened:
+        page = opened.log_in("root", "/live")
+        row = page.locator("tr", has=page.get_by_role("link", name="of this listener"))
+        row.get_by_text("passed on").wait_for()
+        assert "messages in the last minute" in page.inner_text(".flow")
+        page.get_by_label("Decision").select_option("unscanned")
+        page.get_by_role("button", name="Show only these").click()
+        page.get_by_text("None of the newest messages").wait_for()
+        assert "decision=unscanned" in page.url
+        opened.accessible()
+        page.get_by_label("Decision").select_option("")
+        page.get_by_label("Listener").select_option("mx")
+        page.get_by_role("button", name="Show only these").click()
+        page.get_by_role("link", name="of this listener").wait_for()

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 from support.html_attacks import AT_ONCE, PRESSED
+from support.html_mutations import MUTATIONS, PRESSED_MUTATIONS
 from support.waiting import LIMIT_S
 
 from spamnb.endpoints.console.preview.document import HEADERS, preview
@@ -17,63 +18,71 @@ WHERE = "https://preview.test/"
 HTML = "text/html; charset=utf-8"
 LATER_MS = 60
 """for what acts after the page is loaded; a shorter wait can only miss an effect"""
-LEAST_EFFECTS = 60
+ALL_AT_ONCE = AT_ONCE | {f"mutation: {name}": page for name, page in MUTATIONS.items()}
+ALL_PRESSED = PRESSED | PRESSED_MUTATIONS
+LEAST_EFFECTS = 50
 """of the pages without protection: the test would notice"""
 
 
 class Watched:
-    """A browser, and what documents do in it."""
+    """A browser, and what documents do in it: one alone, several in frames as in the console."""
 
     def __init__(self, context):
-        self.context, self.document, self.headers = context, "", {}
+        self.context, self.documents, self.headers = context, {}, {}
         self.effects, self.page = [], None
         context.route("**/*", self._answer)
         context.on("page", self._opened)
 
     def _answer(self, route):
-        if route.request.url == WHERE and route.request.method == "GET":
-            route.fulfill(body=self.document, headers=self.headers, content_type=HTML)
-        else:
+        if route.request.method != "GET" or route.request.url not in self.documents:
             self.effects.append(route.request.url)
             route.abort()
+        else:
+            body, headers = self.documents[route.request.url]
+            route.fulfill(body=body, headers=headers, content_type=HTML)
 
     def _opened(self, page):
         page.on("console", lambda line: line.text == "hit" and self.effects.append("script"))
         page.on("dialog", lambda dialog: self.effects.append("dialog") or dialog.dismiss())
 
-    def effects_of(self, document, headers, *, press):
-        """Open a document, press its element, and tell what happened."""
-        self.document, self.headers, self.effects = document, dict(headers), []
+    def effects_of(self, documents, headers):
+        """Open documents, press the element of one, and tell what happened."""
+        shown = {f"{WHERE}{at}": (one, headers) for at, one in enumerate(documents)}
+        frames = "".join(f"<iframe src={url} width=90 height=60></iframe>" for url in shown)
+        self.documents, self.effects = shown | {WHERE: (f"<!DOCTYPE html>{frames}", {})}, []
         self.page = page = self.page or self.context.new_page()
         with suppress(pytest.importorskip("playwright.sync_api").Error):  # it may leave its page
-            page.goto(WHERE)
-            if press and (shown := page.query_selector("#press")) is not None:
-                shown.click(force=True, no_wait_after=True, timeout=1_000)
+            if len(documents) > 1:
+                page.goto(WHERE)
+            else:
+                page.goto(f"{WHERE}0")
+                if (pressed := page.query_selector("#press")) is not None:
+                    pressed.click(force=True, no_wait_after=True, timeout=1_000)
             page.wait_for_timeout(LATER_MS)
-        if page.url.partition("#")[0] != WHERE:
-            self.effects.append(page.url)
+        frames = page.main_frame.child_frames if len(documents) > 1 else []
+        urls = {frame.url.partition("#")[0] for frame in (page, *frames)}
+        self.effects += sorted(urls - self.documents.keys())
         if self.effects:  # what it began may not reach the next document
             self.page = page.close()
         return self.effects
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def watched(browser):
-    context = browser.new_context()
+    """Each test has its own: a request of the one before may come late."""
+    context = browser.real.new_context()
     context.set_default_timeout(LIMIT_S * 1_000)
     yield Watched(context)
     context.close()
 
 
-def effects(watched, document_of, headers, every=1):
-    """The effects of the attacks, by name, that have any; of each `every`th attack."""
-    found = {}
-    for pages, press in ((AT_ONCE, False), (PRESSED, True)):
-        for name, page in [*pages.items()][::every]:
-            seen = watched.effects_of(document_of(page), headers, press=press)
-            if seen:
-                found[name] = seen
-    return found
+def effects(watched, document_of, headers, *, alone):
+    """The effects of the attacks; if not alone, of a quarter of those that are pressed."""
+    at_once = [document_of(page) for page in ALL_AT_ONCE.values()]
+    pressed = [document_of(page) for page in ALL_PRESSED.values()][:: 1 if alone else 4]
+    together = [[one] for one in at_once] if alone else [at_once]
+    groups = [*together, *([one] for one in pressed)]
+    return [seen for group in groups for seen in watched.effects_of(group, headers)]
 
 
 def bare(page):
@@ -85,22 +94,32 @@ def cleaned(page):
     return preview(head + b"<p>text</p>" + page.encode())
 
 
-@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.full)])
-def test_attacks_have_effects_without_protection(watched, every):
-    """What the other tests look for can be seen. Each effect takes a new page, a second or more."""
-    assert len(AT_ONCE) + len(PRESSED) >= 100
-    found = effects(watched, bare, {}, every)
-    assert len(found) >= LEAST_EFFECTS // every, sorted({*AT_ONCE, *PRESSED} - found.keys())
-
-
-@pytest.mark.parametrize(
-    ("document_of", "headers"),
-    [(cleaned, {}), (bare, HEADERS), (cleaned, HEADERS)],
-    ids=["cleaner", "headers", "both"],
+attacks = pytest.mark.parametrize(
+    "alone", [False, pytest.param(True, marks=pytest.mark.full)], ids=["together", "alone"]
 )
-def test_a_preview_has_no_effect(watched, document_of, headers):
-    """The cleaner alone, the headers alone, and both stop every script and request."""
-    assert effects(watched, document_of, headers) == {}
+
+
+@attacks
+def test_attacks_have_effects_without_protection(watched, alone):
+    """What the other tests look for can be seen. Each effect takes a new page, a second or more."""
+    assert len(ALL_AT_ONCE) + len(ALL_PRESSED) >= 280
+    found = effects(watched, bare, {}, alone=alone)
+    assert len({*found}) >= LEAST_EFFECTS, found
+
+
+@attacks
+@pytest.mark.parametrize(
+    ("document_of", "headers"), [(cleaned, {}), (bare, HEADERS)], ids=["cleaner", "headers"]
+)
+def test_a_preview_has_no_effect(watched, document_of, headers, alone):
+    """The cleaner alone and the headers alone stop every script and request."""
+    assert effects(watched, document_of, headers, alone=alone) == []
+
+
+@pytest.mark.full
+def test_cleaner_and_headers_together_have_no_effect(watched):
+    """What one of them stops, the other does not let through."""
+    assert effects(watched, cleaned, HEADERS, alone=True) == []
 
 
 LINKS = (

@@ -36,7 +36,9 @@ def site(tmp_path_factory):
             send(daemon.port(), subject=f"number {next(numbers)}", to=[*to], text=text)
             return api().get("/quarantine", limit=1).body["messages"][0]
 
-        yield SimpleNamespace(url=url, daemon=daemon, api=api, keep=keep, bob=bob)
+        yield SimpleNamespace(
+            url=url, home=folder / "home", daemon=daemon, api=api, keep=keep, bob=bob
+        )
     sink.close()
 
 
@@ -100,6 +102,23 @@ def test_the_preview_shows_hostile_mail_safely(site, browser, dark):
         assert frame.locator(".target").inner_text() == "[evil.test]"
         assert opened.fits()
     site.daemon.wait_for("console", operation="kept_view", caller="root", id=kept["id"])
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["script", "no script"])
+def test_a_failed_preview_says_why_and_is_loaded_again(site, browser, script):
+    """The frame has the sentence; the link below it shows the message when it can be read."""
+    kept = site.keep(ALICE, text="still here")
+    (raw,) = (site.home / "quarantine").rglob(f"{kept['id']}*.eml")
+    away = raw.rename(raw.with_suffix(".away"))
+    with window(browser, site.url, script=script) as opened:
+        opened.expected.append("503")
+        page = opened.log_in("root", f"/quarantine/{kept['id']}")
+        frame = page.frame_locator("iframe.preview")
+        frame.get_by_text("The preview cannot be shown").wait_for()
+        away.rename(raw)
+        page.get_by_role("link", name="Load the preview again").click()
+        frame.get_by_text("still here").wait_for()
+        assert opened.fits()
 
 
 def send_raw(site, to, message):

@@ -1,12 +1,14 @@
 """A fleet from the command line: begin it, join it, learn on each host, leave it."""
 
 import shutil
+from contextlib import closing
 
 import pytest
 from support.cli import ONE_HAM, ONE_SPAM, SAMPLE, spamnb
 from support.fleet import everything
 from support.valkey_server import ValkeyServer, needs_valkey
 
+from spamnb.store.fleet.outbox import Outbox, WaitingQuestion
 from spamnb.store.lmdb.store import open_store
 
 pytestmark = [pytest.mark.usefixtures("alone"), needs_valkey]
@@ -71,15 +73,26 @@ def test_hosts_that_join_by_a_backup_learn_together(homes, monkeypatch):
     assert spamnb(first, "check").code == spamnb(second, "check").code == 0
 
 
-def test_without_the_server_nothing_is_learnt(homes, server, monkeypatch):
-    """A host that is cut off says that the log does not answer, and leaves its model unchanged."""
+def test_without_the_server_corrections_wait(homes, server, monkeypatch):
+    """A host that is cut off leaves its model unchanged, and learns the corrections afterwards."""
+    first, other = homes[0], SAMPLE / "ham" / "0002.eml"
     server.kill()
-    before = contents(homes[0])
-    done = on(monkeypatch, homes[0], "correct", "spam", ONE_HAM)
-    assert (done.code, "does not answer" in done.err) == (3, True)
-    assert on(monkeypatch, homes[0], "fleet", "status").code == 1
-    assert on(monkeypatch, homes[0], "score", ONE_HAM).code in {0, 1}
-    assert contents(homes[0]) == before
+    before = contents(first)
+    done = on(monkeypatch, first, "correct", "spam", ONE_HAM)
+    assert (done.code, "waits as w1 (spam)" in done.out) == (0, True)
+    assert on(monkeypatch, first, "correct", "spam", other, "--json").json[0]["waiting"] == 2
+    assert on(monkeypatch, first, "undo", "w2").code == 0
+    assert on(monkeypatch, first, "undo", "w2").code == 2
+    assert on(monkeypatch, first, "fleet", "status").code == 1
+    assert on(monkeypatch, first, "fleet", "status", "--json").json[0]["waiting"] == 2
+    assert on(monkeypatch, first, "score", ONE_HAM, "--json").json[0]["label"] == "spam"
+    assert on(monkeypatch, first, "score", other, "--json").json[0]["label"] == "ham"
+    assert contents(first) == before
+    server.start()
+    assert on(monkeypatch, first, "correct", "spam", SAMPLE / "ham" / "0003.eml").code == 0
+    assert len(contents(first)[0]["events"]) == len(before[0]["events"]) + 2
+    assert on(monkeypatch, first, "fleet", "status", "--json").json[0]["waiting"] == 0
+    assert on(monkeypatch, first, "score", other, "--json").json[0]["label"] == "ham"
 
 
 def test_a_home_of_a_fleet_learns_through_the_log_only(homes, monkeypatch):
@@ -92,7 +105,12 @@ def test_a_home_of_a_fleet_learns_through_the_log_only(homes, monkeypatch):
         done = spamnb(homes[0], *command)
         assert (done.code, "fleet" in done.err) == (3, True)
     assert spamnb(homes[0], "fleet", "status").code == 2
-    assert spamnb(homes[0], "fleet", "leave").code == 0
+    with closing(Outbox(homes[0])) as outbox:
+        outbox.put_question(WaitingQuestion(0, 1, ("b",), {}))
+    left = spamnb(homes[0], "fleet", "leave")
+    assert (left.code, "verdicts of other hosts are dropped" in left.out) == (0, True)
+    with closing(Outbox(homes[0])) as outbox:
+        assert outbox.questions() == []
     assert spamnb(homes[0], "correct", "spam", ONE_HAM).code == 0
 
 
@@ -109,7 +127,7 @@ def test_a_fleet_begins_once(homes, trained, tmp_path, server):
 
 
 def test_a_log_that_was_lost_is_made_anew(homes, server, monkeypatch):
-    """With the log gone nothing is learnt; `init` makes it anew, and all hosts go on."""
+    """With the log gone corrections wait; `reseed` makes it anew, and all hosts go on."""
     first, second = homes
     assert on(monkeypatch, first, "correct", "spam", ONE_HAM).code == 0
     assert on(monkeypatch, second, "correct", "spam", SAMPLE / "ham" / "0002.eml").code == 0
@@ -117,14 +135,86 @@ def test_a_log_that_was_lost_is_made_anew(homes, server, monkeypatch):
     server.kill()
     shutil.rmtree(server.folder / "appendonlydir")
     server.start()
-    assert on(monkeypatch, second, "correct", "ham", ONE_HAM).code == 3
-    assert spamnb(first, "fleet", "init").code == 0
-    assert on(monkeypatch, first, "correct", "ham", ONE_HAM).code == 0
-    done = on(monkeypatch, second, "correct", "ham", SAMPLE / "ham" / "0002.eml")
-    assert (done.code, "backup" in done.err) == (3, True)
-    assert spamnb(first, "backup", server.folder / "again").code == 0
-    assert spamnb(second, "restore", server.folder / "again", "--force").code == 0
-    assert on(monkeypatch, second, "correct", "ham", SAMPLE / "ham" / "0002.eml").code == 0
+    assert "waits" in on(monkeypatch, second, "correct", "ham", ONE_HAM).out
+    done = on(monkeypatch, first, "fleet", "init")
+    assert (done.code, "reseed" in done.err) == (3, True)
+    done = on(monkeypatch, first, "fleet", "reseed")
+    assert (done.code, "not heard of: b" in done.out) == (0, True), done.err
+    assert on(monkeypatch, first, "fleet", "reseed").code == 2
+    assert on(monkeypatch, second, "correct", "ham", SAMPLE / "ham" / "0003.eml").code == 0
+    assert on(monkeypatch, first, "forget", SAMPLE / "ham" / "0002.eml").code == 0
+    assert on(monkeypatch, second, "correct", "ham", SAMPLE / "ham" / "0004.eml").code == 0
+    assert on(monkeypatch, first, "forget", SAMPLE / "ham" / "0004.eml").code == 0
+    assert contents(first)[0]["events"][:-1] == contents(second)[0]["events"]
+    assert on(monkeypatch, second, "fleet", "status", "--json").json[0]["waiting"] == 0
+
+
+def test_a_host_that_the_log_went_on_without_joins_again(homes, server, monkeypatch):
+    """A log that is put back to an older state leaves a host behind; `rejoin` loses no lesson."""
+    first, second = homes
+    assert on(monkeypatch, second, "correct", "spam", SAMPLE / "ham" / "0002.eml").code == 0
+    files, saved = server.folder / "appendonlydir", server.folder / "saved"
+    shutil.copytree(files, saved)
+    assert on(monkeypatch, first, "correct", "spam", ONE_HAM).code == 0
+    server.kill()
+    shutil.rmtree(files)
+    saved.rename(files)
+    server.start()
+    assert on(monkeypatch, second, "correct", "spam", SAMPLE / "ham" / "0003.eml").code == 0
+    assert "waits" in on(monkeypatch, first, "correct", "spam", SAMPLE / "ham" / "0004.eml").out
+    assert "rejoin" in on(monkeypatch, first, "fleet", "status").out
+    assert on(monkeypatch, second, "fleet", "snapshot").code == 0
+    done = on(monkeypatch, first, "fleet", "rejoin")
+    assert (done.code, "1 corrections" in done.out) == (0, True), done.err
+    assert on(monkeypatch, first, "forget", SAMPLE / "ham" / "0005.eml").code == 0
+    assert on(monkeypatch, second, "forget", SAMPLE / "ham" / "0006.eml").code == 0
+    assert contents(second)[0]["events"][:-1] == contents(first)[0]["events"]
+    assert spamnb(first, "check").code == 0
+
+
+def test_a_relearnt_model_begins_a_new_history(homes, server, monkeypatch):
+    """A change of the whole model is made on one host; the others join, and lose no correction."""
+    first, second = homes
+    assert on(monkeypatch, second, "correct", "spam", ONE_HAM).code == 0
+    assert on(monkeypatch, first, "relearn", "--without", "unknown", "--yes").code == 2
+    assert on(monkeypatch, second, "correct", "spam", SAMPLE / "ham" / "0002.eml").code == 0
+    done = on(monkeypatch, first, "relearn", "--without-channel", "cli", "--yes")
+    assert (done.code, "join --force" in done.err) == (0, True), done.err
+    assert "waits" in on(monkeypatch, second, "correct", "spam", SAMPLE / "ham" / "0003.eml").out
+    assert "another fleet" in on(monkeypatch, second, "fleet", "status").out
+    assert on(monkeypatch, first, "correct", "spam", SAMPLE / "ham" / "0004.eml").code == 0
+    assert on(monkeypatch, second, "fleet", "join", "--force").code == 0
+    assert on(monkeypatch, second, "correct", "ham", SAMPLE / "ham" / "0005.eml").code == 0
+    assert on(monkeypatch, first, "correct", "spam", SAMPLE / "ham" / "0006.eml").code == 0
+    assert contents(first)[0]["events"][:-1] == contents(second)[0]["events"]
+    assert len(contents(first)[0]["events"]) == 4
+    (kept,) = (path.name for path in first.iterdir() if path.name.startswith("before-"))
+    done = on(monkeypatch, first, "rewind", kept, "--yes")
+    assert (done.code, "join --force" in done.err) == (0, True), done.err
+    assert len(contents(first)[0]["events"]) > 400
+    done = on(monkeypatch, first, "forget", SAMPLE / "ham" / "0002.eml")
+    assert (done.code, "waits" in done.out) == (0, False)
+
+
+def test_other_hosts_teach_while_a_rewind_asks(homes, monkeypatch):
+    """The log is open until the administrator agrees; what was taught meanwhile is rewound, too."""
+    first, second = homes
+    assert on(monkeypatch, second, "correct", "spam", ONE_HAM).code == 0
+    asked = []
+
+    def agree(question, *, yes):
+        assert not yes
+        asked.append(question)
+        done = on(monkeypatch, second, "correct", "ham", ONE_SPAM)
+        assert (done.code, "waits" in done.out) == (0, False), done.err
+        monkeypatch.setenv("SPAMNB_FLEET_HOST", first.name)
+
+    monkeypatch.setattr("spamnb.cli.rewind.agreed", agree)
+    done = on(monkeypatch, first, "relearn", "--without-channel", "cli", "--json")
+    assert done.code == 0, done.err
+    assert f"{done.json[0]['dropped'] - 1} events will be removed" in asked[0]
+    assert on(monkeypatch, second, "fleet", "join", "--force").code == 0
+    assert contents(first) == contents(second)
 
 
 def test_a_host_joins_by_a_snapshot(homes, server, tmp_path, monkeypatch):

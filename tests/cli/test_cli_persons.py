@@ -1,6 +1,8 @@
 """Persons from the command line, with and without a daemon."""
 
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 from support.cli import HAM, ONE_HAM, ONE_SPAM, spamnb
@@ -75,6 +77,63 @@ def test_a_person_is_trained_and_forgets(home):
     assert run(home, "persons", "list", "--json").lines == []
 
 
+def test_persons_survive_and_follow_maintenance(home, tmp_path):
+    """Backup, restore, export, undo, rewind, relearn and bisect treat them as other labels."""
+
+    def listed(place=home):
+        return run(place, "persons", "list", "--json").json
+
+    run(home, "correct", "--person", "ann", "spam", ONE_HAM)
+    (ann,) = listed()
+    (receipt,) = run(home, "correct", "--json", "--person", "bob", "ham", ONE_SPAM).json
+    both = listed()
+    assert [one["name"] for one in both] == ["bob", "ann"]
+
+    run(home, "backup", tmp_path / "copy")
+    restored = tmp_path / "restored", home[1]
+    run(restored, "restore", tmp_path / "copy")
+    assert listed(restored) == both
+    run(home, "export", "--persons", "--with-key", tmp_path / "model.jsonl")
+    imported = tmp_path / "imported", home[1]
+    run(imported, "import", "--as-new", tmp_path / "model.jsonl")
+    (mine,) = run(imported, "score", "--json", "--person", "bob", ONE_SPAM).json
+    assert mine["label"] == "ham"
+
+    (cause,) = run(home, "bisect", "--json", "--limit", "0", ONE_SPAM).json
+    assert "bob" in [one["user"] for one in cause["shares"]]
+    time = run(home, "journal", "--json", "--user", "ann").json[0]["time"]
+    (done,) = run(home, "rewind", time, "--yes", "--json").json
+    assert listed() == [ann]
+    run(home, "rewind", Path(done["kept"]).name, "--yes")
+    assert listed() == both
+    run(home, "undo", receipt["event"])
+    assert [one | {"name": "ann"} for one in listed() if one["places"]] == [ann]
+    run(home, "correct", "--person", "bob", "ham", ONE_SPAM)
+    run(home, "relearn", "--yes")
+    assert {one["name"]: one["labels"] for one in listed()} == {
+        "ann": {"spam": 1}, "bob": {"ham": 1},
+    }  # fmt: skip
+    for person, label, raw in (("ann", "spam", ONE_HAM), ("bob", "ham", ONE_SPAM)):
+        (mine,) = run(home, "score", "--json", "--person", person, raw).json
+        assert mine["label"] == label
+    run(home, "check")
+
+
+def test_the_commands_of_the_docs_work(home, tmp_path, monkeypatch):
+    """Each command of docs/persons.md, in its order, on a message of a file."""
+    text = (Path(__file__).parents[2] / "docs" / "persons.md").read_text()
+    commands = [
+        re.split(" {2,}", one)[0].split()[1:]
+        for one in re.findall("^spamnb .*", text, re.MULTILINE)
+    ]
+    shutil.copy(ONE_SPAM, tmp_path / "new.eml")
+    monkeypatch.chdir(tmp_path)
+    for command in sorted(commands, key=lambda one: "erase" in one):
+        assert run(home, *command, *(["--yes"] if "erase" in command else [])).code == 0
+    assert {one[0] for one in commands} >= {"senders", "correct", "score", "explain", "persons"}
+    assert run(home, "persons", "list").lines == []
+
+
 def test_a_person_must_be_one_of_this_site(home, trained):
     """A foreign address, and a person where persons are not enabled, are errors of the user."""
     place, config = home
@@ -133,6 +192,9 @@ def test_the_costs_of_a_person_are_shown(home):
     assert mine["costs"]["of"] == "person.ann"
     assert mine["costs"]["junk"] == [1e9, 0.05]
     assert "costs" not in shared
+    run(home, "correct", "--person", "ann", "spam", ONE_SPAM)
+    (mine,) = run(home, "score", "--json", "--person", "ann@example.org", ONE_SPAM).json
+    assert mine["decision"] in ("junk", "reject")
     (explained,) = run(home, "explain", "--json", "--person", "bob", ONE_SPAM).json
     assert explained["costs"] == {
         "of": "domain.example.org", "deliver": [0, 1], "unsure": [0.4, 0.6], "junk": [100, 0.05],

@@ -122,9 +122,14 @@ def test_an_empty_time_is_no_time(home, arguments):
 
 
 def test_rewind_before_the_first_training_leaves_an_empty_model(home):
-    """The empty model keeps its key and labels, so it can be trained again."""
+    """It keeps its key and labels, so it can be trained again; the old one can be brought back."""
     assert spamnb(home, "rewind", "2020-01-01", "--yes").code == 0
     assert stats(home) == ({"ham": 0, "spam": 0}, 0)
+    (kept,) = home.glob("before-*.mdb")
+    back = spamnb(home, "rewind", kept.name, "--yes")
+    assert (back.code, back.err) == (0, "")
+    assert stats(home)[1] == 410
+    assert spamnb(home, "rewind", "2020-01-01", "--yes").code == 0
     assert spamnb(home, "correct", "ham", ONE_HAM).code == 0
 
 

@@ -2,11 +2,14 @@
 
 import os
 import shutil
+import subprocess
+import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
 import pytest
-from support.cli import ONE_HAM, ONE_SPAM, SAMPLE, forked
+from support.cli import ONE_HAM, ONE_SPAM, PROJECT, SAMPLE, forked
 
 OWNER = 54_321
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -37,6 +40,35 @@ def site(trained_once):
 
 def owners(site):
     return {path.stat().st_uid for path in (site / "home").rglob("*")}
+
+
+@pytest.fixture
+def root_only_program(site):
+    """Start the program with all its libraries in a folder that root alone may enter."""
+    installed = {"libraries": sysconfig.get_path("purelib"), "program": PROJECT}
+    for name, place in installed.items():
+        (site / "root" / name).symlink_to(place)
+    paths = ":".join(str(site / "root" / name) for name in installed)
+
+    def run(*arguments):
+        command = [sys.executable, "-S", "-m", "spamnb", "--home", site / "home", *arguments]
+        environment = os.environ | {"PYTHONPATH": paths}
+        return subprocess.run(
+            command, env=environment, cwd="/", capture_output=True, text=True, check=False
+        )
+
+    return run
+
+
+def test_a_program_that_root_alone_can_read(site, root_only_program):
+    """All modules, of libraries too, are imported before root becomes the owner of the home."""
+    copy, one = site / "root" / "copy", private(site, "one.eml", ONE_HAM)
+    for arguments in (
+        ["correct", "spam", one], ["explain", one], ["backup", copy], ["restore", "--force", copy],
+    ):  # fmt: skip
+        done = root_only_program(*arguments)
+        assert done.returncode == 0, done.stderr
+    assert owners(site) == {OWNER}
 
 
 def private(site, name, source):

@@ -9,17 +9,9 @@ from pathlib import Path
 
 import pytest
 from support.cli import SAMPLE, environment, spamnb
-from support.docs_snippets import DOCS, snippet
+from support.docs_snippets import commands, snippet
 
-TEXT = (DOCS / "switching.md").read_text()
 STARTS = ("SpamAssassin", "rspamd", "bogofilter", "DSPAM", "Nothing", "Side by side")
-
-
-def commands(section):
-    """Return the shell commands of a section."""
-    part = re.search(rf"^## {section}\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE)[1]
-    blocks = re.findall(r"^```sh\n(.*?)^```", part, re.DOTALL | re.MULTILINE)
-    return [line for block in blocks for line in block.splitlines()]
 
 
 @pytest.fixture
@@ -58,7 +50,7 @@ def test_the_commands_of_each_start_work(place, section):
         train_bogofilter(place)
     if section == "Side by side":
         spamnb(place / "home", "train", place / "ham", place / "spam")
-    lines = commands(section)
+    lines = commands("switching.md", section)
     assert lines
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     variables = {"PATH": path, "HOME": str(place), "SPAMNB_HOME": str(place / "home")}

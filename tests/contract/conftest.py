@@ -1,10 +1,16 @@
-"""The stores that must keep the contract alike."""
+"""The stores, and the keepers of a fleet's log, that must keep their contract alike."""
 
 from __future__ import annotations
 
-import pytest
-from support.stores import RECIPE
+import secrets
+import tempfile
 
+import pytest
+from support.postgres_server import PostgresServer, needs_postgres
+from support.stores import RECIPE
+from support.valkey_server import ValkeyServer, needs_valkey
+
+from spamnb.store.fleet.memory_log import MemoryLog
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.memory import MemoryStore
 
@@ -30,3 +36,35 @@ def make_store(request, tmp_path):
 @pytest.fixture
 def store(make_store):
     return make_store()
+
+
+@pytest.fixture(scope="session")
+def server():
+    with tempfile.TemporaryDirectory(prefix="v") as folder:
+        running = ValkeyServer(folder).start()
+        yield running
+        running.kill()
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    running = PostgresServer()
+    try:
+        yield running.start()
+    finally:
+        running.close()
+
+
+SERVERS = [
+    pytest.param("server", marks=needs_valkey, id="valkey"),
+    pytest.param("postgres", marks=needs_postgres),
+]
+
+
+@pytest.fixture(scope="session", params=["memory", *SERVERS])
+def make_log(request):
+    """A function that makes an empty log; logs of a server differ by name."""
+    if request.param == "memory":
+        return MemoryLog
+    running = request.getfixturevalue(request.param)
+    return lambda **options: running.log(name=secrets.token_hex(8), **options)

@@ -103,7 +103,7 @@ def test_corrections_survive_encoding(labels, filled):
     at = rng.permutation(1 << PLACE_BITS)[:filled]
     values[:, at] = rng.integers(-(1 << 31) + 1, 1 << 31, (labels - 1, filled))
     data = encode_personal(PersonalCorrections(values))
-    assert np.array_equal(decode_personal(data, labels).values, values)
+    assert np.array_equal(decode_personal(data, labels).spread().values, values)
     assert len(data) <= 1 + values.size * 4
     if filled <= 300:
         assert len(data) == 3 + filled * (2 + 4 * (labels - 1))

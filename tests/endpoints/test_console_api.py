@@ -67,7 +67,7 @@ def rig():
     trained_home(folder)
     sink = Sink()
     listener = f'upstream = "{sink.address}"'
-    with console(folder, listener=listener, more=KEEP_ALL) as (daemon, address):
+    with console(folder, listener=listener, more=MORE) as (daemon, address):
         yield Rig(folder, daemon, address)
     sink.close()
     shutil.rmtree(folder)
@@ -80,14 +80,15 @@ def unix_rig():
     trained_home(folder)
     sink = Sink()
     listener = f'upstream = "{sink.address}"'
-    with console(folder, f"unix:{folder}/api.sock", listener=listener, more=KEEP_ALL) as found:
+    with console(folder, f"unix:{folder}/api.sock", listener=listener, more=MORE) as found:
         yield Rig(folder, *found)
     sink.close()
     shutil.rmtree(folder)
 
 
-SOME = {"signature": "s" + "a" * 26, "name": "x", "id": "x"}
+SOME = {"signature": "s" + "a" * 26, "name": "x", "id": "x", "job": "x"}
 NUMBERS = count()
+MORE = KEEP_ALL + "[persons]\nenabled = true\n"
 BODIES = {
     "score": b"Subject: x\r\n\r\nhello\r\n",
     "explain": b"Subject: x\r\n\r\nhello\r\n",
@@ -97,6 +98,9 @@ BODIES = {
     "decide": {"do": "refuse"},
     "release": {},
     "whatif": {"junk_from": 0.999},
+    "begin_preview": {"kept": "unknown"},
+    "apply_preview": {"expect": 1},
+    "list_sender": {"word": "wanted", "sender": "news@x.example"},
 }
 
 
@@ -225,6 +229,49 @@ def test_what_belongs_to_another_user_does_not_exist(rig):
     assert bob.post("/undo", {"event": event}).status == 200
 
 
+def test_a_user_does_not_learn_who_else_got_a_message(rig):
+    """The others may be recipients of a blind copy: neither lists nor searches name them."""
+    both = ["alice@example.org", "bob@example.org"]
+    send(rig.daemon.port(), subject="to both", to=both)
+    row, *_ = rig.fresh("read").found(1, q="both")
+    assert row["notes"]["to"].split() == both
+    alice = rig.api("alice")
+    (mine,) = alice.get("/verdicts", q="both").body["verdicts"]
+    assert mine["notes"]["to"] == both[0]
+    assert alice.get(f"/verdicts/{row['signature']}").body["notes"]["to"] == both[0]
+    assert alice.get("/verdicts", q="both", to=both[0]).body["verdicts"] == [mine]
+    assert alice.get("/verdicts", q="both", to=both[1]).body["verdicts"] == []
+
+
+def test_a_user_has_the_own_list_of_senders(rig):
+    """An administrator names any list; a user reaches no other one, and a change is taken back."""
+    alice, bob, admin = rig.api("alice"), rig.api("bob"), rig.fresh("teach")
+    asked = {"word": "unwanted", "sender": "Shop@X.example"}
+    done = alice.post("/senders", asked)
+    assert (done.status, done.body["state"]) == (200, "listed")
+    facts = done.body["facts"]
+    assert (facts["owner"], facts["before"]) == ("alice@example.org", None)
+    for other in ({"person": "bob@example.org"}, {"domain": "example.org"}):
+        assert alice.post("/senders", asked | other).status == 409
+        assert alice.get("/senders", **other).status == 409
+    assert admin.post("/senders", asked | {"person": "bob@example.org"}).status == 200
+    assert admin.post("/senders", asked | {"domain": "example.org"}).status == 200
+    every = rig.fresh("read").get("/senders", sender="shop@x.example").body["senders"]
+    assert {one["list"] for one in every} == {"person", "domain"}
+    for api, name in ((alice, "alice@example.org"), (bob, "bob@example.org")):
+        (mine,) = api.get("/senders", sender="shop@x.example").body["senders"]
+        assert (mine["owner"], mine["word"]) == (name, "unwanted")
+    back = alice.post("/senders", asked | {"word": "none"})
+    assert back.body["facts"]["before"] == "unwanted"
+    assert alice.get("/senders", sender="shop@x.example").body["senders"] == []
+    for wrong in ({"word": "perhaps"}, {"sender": "*"}, {"sender": ""}, {"ref": "x@y.example"}):
+        assert alice.post("/senders", asked | wrong).status in (400, 422), wrong
+    kept = rig.deliver("bob@example.org", "of a sender")
+    by_ref = {"word": "wanted", "ref": kept["signature"]}
+    assert alice.post("/senders", by_ref).status == 404
+    assert bob.post("/senders", by_ref).body["facts"]["sender"] == kept["notes"]["from"]
+
+
 def test_a_word_without_proof_waits_for_review(rig):
     """202, an entry in the queue, and the administrator's decision."""
     raw = sorted((SAMPLE / "ham").iterdir())[30].read_bytes()
@@ -304,18 +351,6 @@ def test_another_host_is_refused(rig, host):
     assert rig.api(Host=host).get("/health").status == 421
     for own in ("localhost", "127.0.0.1:1", "[::1]:8025", "LOCALHOST:80"):
         assert rig.api(Host=own).get("/health").status == 200
-
-
-def test_the_host_of_the_url_is_served(tmp_path):
-    """Behind a web server the Host is that of console.url; a reload changes it."""
-    trained_home(tmp_path)
-    with console(tmp_path, url="https://mail.example.org/") as (daemon, address):
-        assert Api(address, Host="mail.example.org").get("/health").status == 200
-        config = tmp_path / "spamnb.toml"
-        config.write_text(config.read_text().replace("mail.example.org", "new.example.org"))
-        daemon.signal(signal.SIGHUP)
-        until(lambda: Api(address, Host="new.example.org").get("/health").status == 200, "reload")
-        assert Api(address, Host="mail.example.org").get("/health").status == 421
 
 
 def test_rates_are_limited_by_source_and_by_token(rig):

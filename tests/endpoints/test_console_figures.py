@@ -1,11 +1,14 @@
 """The numbers of graphs and what-if: equal to those of the commands and of the API's lists."""
 
+import json
+import shutil
 from collections import Counter
 from itertools import count
+from math import exp
 
 import pytest
 from support.cli import spamnb
-from support.console import Api, console, token, trained_home
+from support.console import SAMPLE, Api, console, token, trained_home
 from support.daemon import send
 from support.sink import Sink
 
@@ -19,6 +22,7 @@ class Rig:
     """A daemon that has judged some mail, and a client with all rights."""
 
     def __init__(self, folder, daemon, address):
+        self.daemon = daemon
         self.home, self.config = folder / "home", folder / "spamnb.toml"
         self.address, self.numbers = address, count()
         for number in range(12):
@@ -126,3 +130,63 @@ def test_steps_add_up_and_end_with_the_present():
     found = growth_in(rows, starts, period.seconds)
     assert (found[0]["scanned"], found[-1]["scanned"]) == (3, 4)
     assert sum(one["scanned"] for one in found) == 7
+
+
+@pytest.fixture(scope="module")
+def taught(rig):
+    """Twelve messages that were judged, each otherwise, and then taught as ham."""
+    api = rig.api
+    words = "meeting cheap agenda pills notes viagra hello offer the buy now free"
+    for number in range(10):
+        spam = f"Subject: more\n\ncheap pills viagra offer buy now free {number}\n".encode()
+        assert api.post("/teach", spam, label="spam").status == 200
+    for number in range(12):
+        send(rig.daemon.port(), " ".join(words.split()[: number + 1]), f"more {number}")
+    rows = api.found(12, q="more")
+    for row in rows:
+        assert api.post("/teach", {"label": "ham", "ref": row["signature"]}).status == 200
+    return rows
+
+
+def test_the_numbers_are_those_of_the_commands(rig, taught):
+    """`status`, `stats` and `bisect` say the same as the API, and so as the pages."""
+    api, command = rig.api, (rig.home, "--config", str(rig.config))
+    told, shown = spamnb(*command, "status", "--json").json[0], api.get("/status").body
+    changing = {"serving", "up_s", "processes", "counters", "disk", "clock"}
+    assert {one: told[one] for one in told.keys() - changing} == {
+        one: shown[one] for one in shown.keys() - changing
+    }
+
+    stats = spamnb(*command, "stats", "--json").json[0]
+    assert stats["events"] == api.get("/timemachine").body["last_event"]
+    assert stats["history"] == api.get("/graphs").body["messages"]
+    found = api.post("/whatif", {"junk_from": JUNK, "one_in": 2}).body
+    assert stats["thresholds"] == found["old_thresholds"]
+
+    signature = taught[0]["signature"]
+    listed = spamnb(*command, "bisect", signature, "--limit", 20, "--json").json[0]
+    influence = api.get(f"/verdicts/{signature}/influence", limit=20).body
+    assert influence["log_odds"] == listed["log_odds"]
+    assert influence["shares"] == listed["shares"]
+
+
+def test_the_bound_on_lost_ham_is_that_of_evaluate(rig, taught, tmp_path):
+    """As many ham, as many of them above the threshold: the same bound at 95 %."""
+    for label in ("ham", "spam"):
+        (tmp_path / label).mkdir()
+        for path in sorted((SAMPLE / label).iterdir())[: len(taught)]:
+            shutil.copy(path, tmp_path / label)
+    mail = [tmp_path / label for label in ("ham", "spam")]
+    told = spamnb(rig.home, "evaluate", *mail, "--one-in", 2, "--json", tmp_path / "told")
+    assert told.code == 0, told
+    bound = json.loads((tmp_path / "told").read_text())["loss_bound"]
+    odds = sorted((row["log_odds"] for row in taught), reverse=True)
+    above = bound["ham_above"]
+    line = (odds[above - 1] + odds[above]) / 2
+    assert odds[above - 1] > line > 1
+    costs = {"junk": [0.4 + 0.55 * exp(line), 0.05], "reject": [1e12, 0]}
+    asked = {"costs": costs, "one_in": 2, "messages": len(taught)}
+    found = rig.api.post("/whatif", asked).body["at_most"]
+    assert (found["ham"], found["filed"]) == (bound["ham"], above)
+    assert found["ham_needed"] == bound["ham_needed"]
+    assert 100 * found["share"] == pytest.approx(bound["at_worst_percent"])

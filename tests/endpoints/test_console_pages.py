@@ -1,97 +1,39 @@
 """Attacks on the pages: other sites, other hosts, other users, guessed passwords, old sessions."""
 
-import http.client
+import html
+import json
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
+from dataclasses import asdict
 from urllib.parse import urlencode
 
 import pytest
 from support.browser import LOGINS, PASSWORD, pages
 from support.cli import spamnb
 from support.console import trained_home
-from support.daemon import send
-from support.waiting import LIMIT_S
+from support.page_client import Rig
 
-from spamnb.endpoints.console.pages.table import PAGES
-from spamnb.endpoints.console.pages.visitors import (
+from spamnb.endpoints.console.pages.logins.visitors import (
     IDLE_US,
     LINK_US,
     LONGEST_US,
     PageRights,
-    Visitor,
     Visitors,
 )
+from spamnb.endpoints.console.pages.table import PAGES
 from spamnb.endpoints.console.problems import ApiError
 from spamnb.service.admin.logins import Cost, Login, hashed, read_logins, write_logins
-from spamnb.store.sessions import LoginSession, SessionStore
-
-FORM = {"Content-Type": "application/x-www-form-urlencoded"}
-SOURCES = count(1)
-
-
-class Answer:
-    """A reply of the pages."""
-
-    def __init__(self, reply):
-        self.status, self.headers = reply.status, dict(reply.getheaders())
-        self.text = reply.read().decode()
-
-    @property
-    def cookie(self):
-        return self.headers.get("set-cookie", "").partition(";")[0]
-
-
-class Rig:
-    """A daemon with pages, and a client that sends what browsers would not."""
-
-    def __init__(self, folder, daemon, url):
-        self.folder, self.daemon = folder, daemon
-        self.home, self.host = folder / "home", url.partition("//")[2]
-
-    def ask(self, method, path, form=None, *, source="", **headers):
-        """Send one request, each from another address unless `source` is given."""
-        number = next(SOURCES)
-        source = source or f"127.2.{number // 250}.{number % 250 + 1}"
-        host, _, port = self.host.rpartition(":")
-        connection = http.client.HTTPConnection(
-            host, int(port), timeout=LIMIT_S, source_address=(source, 0)
-        )
-        headers = {name.replace("_", "-"): text for name, text in headers.items()}
-        body = None if form is None else urlencode(form, doseq=True)
-        connection.request(method, path, body, headers | (FORM if form is not None else {}))
-        reply = Answer(connection.getresponse())
-        connection.close()
-        return reply
-
-    def get(self, path, cookie="", **headers):
-        return self.ask("GET", path, **headers, **({"Cookie": cookie} if cookie else {}))
-
-    def post(self, path, form, cookie="", **headers):
-        headers = {"Sec_Fetch_Site": "same-origin"} | headers
-        headers = {name: value for name, value in headers.items() if value is not None}
-        return self.ask("POST", path, form, Cookie=cookie, **headers)
-
-    def log_in(self, login, password=PASSWORD, **more):
-        return self.post("/login", {"login": login, "password": password}, **more)
-
-    @staticmethod
-    def token(path, cookie):
-        """The token that forms for a path have in a session."""
-        return Visitor("", "user", (), cookie.partition("=")[2]).form_token(path)
-
-    def deliver(self, to):
-        known = len(self.daemon.logged("message"))
-        send(self.daemon.port(), f"text {known}", f"subject {known}", to)
-        return self.daemon.wait_for("message", known + 1)["signature"]
+from spamnb.store.lmdb.environment import release
+from spamnb.store.lmdb.renewal import share_or_renew
+from spamnb.store.sessions import LoginSession, SessionStore, _hash
 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     trained_home(folder)
-    with pages(folder) as (daemon, url):
+    with pages(folder, "[persons]\nenabled = true\n") as (daemon, url):
         yield Rig(folder, daemon, url)
 
 
@@ -115,7 +57,8 @@ def test_a_page_is_for_its_roles(rig, cookies, page, login):
     reply = rig.get(path, cookies.get(login, ""))
     role = {"root": "admin", "audit": "auditor", "alice": "user"}.get(login)
     assert reply.status == (303 if not login else 200 if here and role in page.roles else 404)
-    assert "require-trusted-types-for 'script'" in reply.headers["content-security-policy"]
+    policy = "sandbox;" if page.in_frame else "require-trusted-types-for 'script'"
+    assert policy in reply.headers["content-security-policy"]
     assert reply.headers["cache-control"] == "no-store"
     for name in page.acts:
         form = {"do": name, "token": "0" * 64, "event": 1, "label": "spam"}
@@ -197,6 +140,36 @@ def test_things_of_another_user_do_not_exist(rig, cookies):
     assert "It was taught as spam" in rig.get(path, root).text
     assert rig.get("/mail?address=bob%40example.org", alice).status == 404
     assert "bob" not in rig.get("/trainings?user=root", alice).text
+
+
+def test_the_sender_of_a_message_is_listed_and_taken_back(rig, cookies):
+    """A user changes the own list only; an administrator one of a recipient, a domain or all."""
+    signature = rig.deliver("alice@example.org")
+    path, alice, root = f"/message/{signature}", cookies["alice"], cookies["root"]
+    text = rig.get(path, alice).text
+    sender = re.search(r"<option>([^<@]+@[^<]+)</option>", text)[1]
+    assert 'name="of"' not in text
+    form = {"do": "list", "sender": sender, "word": "unwanted", "token": rig.token(path, alice)}
+    done = rig.post(path, form | {"of": "person:bob@example.org"}, alice)
+    assert done.status == 409
+    done = rig.post(path, form, alice)
+    assert (done.status, "is never wanted." in done.text) == (200, True)
+    assert '<input type="hidden" name="word" value="none">' in done.text
+    form["token"] = rig.token(path, root)
+    shown = rig.get(path, root).text
+    assert f"{sender} is unwanted for alice@example.org" in shown
+    for of in ("domain:example.org", "site:"):
+        assert f'value="{of}"' in shown
+        assert rig.post(path, form | {"of": of}, root).status == 200
+    assert rig.post(path, form, cookies["audit"]).status == 403
+    newest = rig.get(f"/message/{rig.deliver('alice@example.org')}", alice).text
+    assert "recipient's list of unwanted senders" in html.unescape(newest)
+    for of, cookie in (("", alice), ("domain:example.org", root), ("site:", root)):
+        back = (
+            form | {"word": "none", "token": rig.token(path, cookie)} | ({"of": of} if of else {})
+        )
+        assert "on the list no more" in rig.post(path, back, cookie).text
+    assert "No list names" in rig.get(path, root).text
 
 
 def test_an_auditor_changes_nothing(rig, cookies):
@@ -308,7 +281,7 @@ def visitors(tmp_path):
 def test_a_session_ends_when_it_is_idle_and_after_a_week(visitors):
     """An administrator's idle session ends after an hour, a user's after twelve."""
     found, _, clock = visitors
-    texts = {name: found.log_in(name, PASSWORD.encode(), name) for name in ("root", "alice")}
+    texts = {name: found.log_in(name, PASSWORD.encode(), name).text for name in ("root", "alice")}
     clock.now += IDLE_US["admin"] - 1
     assert found.find(texts["root"]).role == "admin"
     clock.now += IDLE_US["admin"] + 1
@@ -323,7 +296,7 @@ def test_a_session_ends_when_it_is_idle_and_after_a_week(visitors):
 def test_a_role_is_that_of_the_settings_now(visitors):
     """An administrator who is taken out of the settings is a user at the next request."""
     found, _, _ = visitors
-    text = found.log_in("root", PASSWORD.encode(), "here")
+    text = found.log_in("root", PASSWORD.encode(), "here").text
     rights = found._rights
     found.apply_settings(rights._replace(admins=()))
     assert found.find(text).role == "user"
@@ -333,14 +306,40 @@ def test_a_role_is_that_of_the_settings_now(visitors):
         found.log_in("alice", PASSWORD.encode(), "there")
 
 
+def test_a_look_alike_of_an_administrator_is_none(visitors):
+    """Of two letters that are one in other case rules, such as a long s, each is its own."""
+    found, _, _ = visitors
+    rights = found._rights
+    found.apply_settings(rights._replace(admins=("Sally", "ROOT"), auditors=("sally",)))
+    roles = [found._role_of(name) for name in ("sALLY", "root", "\u017fally", "roo\u1e97")]
+    assert roles == ["admin", "admin", "user", "user"]
+
+
 def test_a_link_is_good_once_within_a_minute(visitors):
     """A used link and a late one do not log in."""
     found, store, clock = visitors
     link = LoginSession("owner", "", clock.now, clock.now, clock.now + LINK_US)
     first, late = store.add("links", link), store.add("links", link)
-    assert found.find(found.log_in_by_link(first)).role == "admin"
+    assert found.find(found.log_in_by_link(first).text).role == "admin"
     clock.now += LINK_US
     for text in (first, late, "x", ""):
         with pytest.raises(ApiError):
             found.log_in_by_link(text)
     assert found.find(first) is None
+
+
+def test_no_user_ends_the_sessions_of_others(tmp_path):
+    """Of one login a hundred sessions stay; a folder of an earlier version is taken over."""
+    folder = tmp_path / "console" / "sessions"
+    earlier = share_or_renew(folder, ("sessions", "links"))
+    text = "x" * 43
+    row = json.dumps(asdict(LoginSession("alice", "", 1, 1, 1 << 60))).encode()
+    earlier.transact(lambda tables: tables["sessions"].put(_hash(text), row))
+    release(earlier)
+    store = SessionStore(tmp_path)
+    newest = [store.add("sessions", LoginSession("bob", "", at, at, 1 << 60)) for at in range(150)]
+    assert store.find(text).login == "alice"
+    assert [store.find(one) is not None for one in newest] == [False] * 50 + [True] * 100
+    assert store.use_step("bob", 7)
+    assert not store.use_step("BOB", 7)
+    store.close()

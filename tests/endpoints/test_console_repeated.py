@@ -84,7 +84,7 @@ def test_the_keys_of_a_flood_are_bounded(monkeypatch):
 def test_a_daemon_does_a_repeated_change_once(tmp_path):
     """A token is created once, and its text is in the reply of the repetition, too."""
     trained_home(tmp_path)
-    with console(tmp_path, listener="") as (_, address):
+    with console(tmp_path) as (_, address):
         admin = Api(address, token(tmp_path / "home", "one", "admin"), Idempotency_Key="1")
         made = admin.post("/tokens", {"name": "new", "scopes": ["admin"]})
         again = admin.post("/tokens", {"name": "new", "scopes": ["admin"]})

@@ -8,7 +8,7 @@ from support.console import Api, console, token, trained_home
 def served(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokens")
     trained_home(folder)
-    with console(folder, listener="") as (daemon, address):
+    with console(folder) as (daemon, address):
         two = token(folder / "home", "two", "admin", "read")
         yield folder / "home", daemon, address, Api(address, two)
 

@@ -2,7 +2,10 @@
 
 import email
 import email.policy
+import os
 import re
+import signal
+import threading
 import time
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -11,12 +14,18 @@ import pytest
 from support.browser import pages
 from support.console import trained_home
 from support.sink import Sink
+from support.waiting import LIMIT_S, until
 
 from spamnb.core.mail.envelope import Envelope
 from spamnb.endpoints.console.digest.mail import MOST, DigestEntry, DigestHead, digest_mail
 from spamnb.endpoints.console.digest.opt_outs import DigestOptOuts
 from spamnb.endpoints.console.digest.plan import DigestPlan, digest_plan
-from spamnb.endpoints.console.digest.rounds import Digests, DigestSending
+from spamnb.endpoints.console.digest.rounds import (
+    MOST_TRIES,
+    RETRY_S,
+    Digests,
+    DigestSending,
+)
 from spamnb.endpoints.console.digest.signed_links import SignedLinks
 from spamnb.errors import PeerError, SettingsError
 from spamnb.service.limits import TeachingRules
@@ -39,7 +48,7 @@ class Mailer:
 
     def __init__(self, home, smtp):
         self.home = home
-        self.now = time.time()
+        self.now = time.mktime((*time.localtime()[:3], 12, 0, 0, 0, 0, -1))
         self.links = SignedLinks(home)
         self.quarantine = Quarantine(home / "quarantine")
         self.logged = []
@@ -222,6 +231,81 @@ def test_a_restart_between_two_digests_repeats_none(mailer, sink, monkeypatch):
     assert digests.send_due(mailer.sending, mailer.now) == 1
     assert mailer.send() == 1
     assert [parsed(raw)[0]["To"] for raw in sink.messages] == [ALICE, BOB]
+
+
+def test_a_deferred_digest_is_tried_again(mailer, sink):
+    """With doubling pauses, some times; what is given up is in the next day's, and only there."""
+    mailer.keep(ALICE, subject="first")
+    sink.at_dot = b"451 4.2.0 try later\r\n"
+    assert mailer.send() == 0
+    assert mailer.send() == 0
+    assert len(sink.messages) == 1
+    mailer.now += RETRY_S
+    sink.at_dot = b"250 ok\r\n"
+    assert mailer.send() == 1
+    assert mailer.send() == 0
+    mailer.keep(ALICE, subject="second")
+    sink.at_dot = b"451 4.2.0 try later\r\n"
+    at = mailer.now
+    for hours in range(24):
+        mailer.now = at + DAY_S + hours * 3_600
+        if time.localtime(mailer.now).tm_yday == time.localtime(at + DAY_S).tm_yday:
+            mailer.send(plan=mailer.sending.plan._replace(at="00:00"))
+    assert len(sink.messages) <= 2 + MOST_TRIES
+    sink.at_dot = b"250 ok\r\n"
+    mailer.now = at
+    assert mailer.send(days=2) == 1
+    plain = parsed(sink.messages[-1])[1]
+    assert "second" in plain
+    assert "first" not in plain
+    mailer.keep(ALICE, subject="third")
+    assert mailer.send(days=3) == 1
+    assert "second" not in parsed(sink.messages[-1])[1]
+
+
+def test_a_refused_digest_is_not_repeated(mailer, sink):
+    """A reply with 5xx is final for that day; the others get theirs."""
+    mailer.keep(ALICE, BOB)
+    sink.at_dot = b"550 5.7.1 no\r\n"
+    assert mailer.send() == 0
+    assert len(sink.messages) == 2
+    sink.at_dot = b"250 ok\r\n"
+    assert mailer.send() == 0
+
+
+def test_who_has_a_digest_gets_no_message_twice(mailer, sink):
+    """A round that a day does not finish: the next one has for each user what the user lacks."""
+    mailer.keep(ALICE, BOB, subject="first")
+    digests = Digests(mailer.home, lambda _: digests.stop())
+    assert digests.send_due(mailer.sending, mailer.now) == 1
+    mailer.keep(ALICE, BOB, subject="second")
+    assert mailer.send(days=1) == 2
+    alice, bob = (parsed(raw)[1] for raw in sink.messages[1:])
+    assert "first" not in alice
+    assert "second" in alice
+    assert "first" in bob
+    assert "second" in bob
+
+
+def test_a_kill_sends_no_digest_twice(mailer, sink):
+    """Killed before the reply is noted, the user gets nothing more on this day, the others do."""
+    mailer.keep(ALICE, BOB, subject="first")
+    sink.wait = threading.Event()
+    child = os.fork()
+    if child == 0:
+        mailer.send()
+        os._exit(0)
+    assert sink.at_end.wait(LIMIT_S)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    sink.wait.set()
+    until(lambda: len(sink.messages) == 1, "the digest of the killed process")
+    assert mailer.send() == 1
+    assert mailer.send() == 0
+    assert [parsed(raw)[0]["To"] for raw in sink.messages] == [ALICE, BOB]
+    assert mailer.send(days=1) == 1
+    assert parsed(sink.messages[-1])[0]["To"] == ALICE
+    assert mailer.send(days=2) == 0
 
 
 def test_the_daemon_sends_digests(tmp_path, sink):

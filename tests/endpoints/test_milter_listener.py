@@ -108,7 +108,7 @@ class Mta:
             chunk = await asyncio.wait_for(self.reader.read(65536), LIMIT_S)
             if not chunk:
                 return None
-            found = [packet.command for packet in self.packets.feed(chunk)]
+            found = [command for command, _ in self.packets.feed(chunk)]
         return found
 
     async def ended(self):
@@ -270,11 +270,11 @@ expect("connect", mt.conninfo(conn, "client.example.net", "203.0.113.9"))
 expect("helo", mt.helo(conn, "client.example.net"))
 expect("mail", mt.mailfrom(conn, "<ann@a.example>", "SIZE=100"))
 expect("rcpt", mt.rcptto(conn, "<bob@example.org>"))
-expect("data", mt.data(conn))
+if {unsent} == 0 then expect("data", mt.data(conn)) end
 expect("from", mt.header(conn, "From", "ann@a.example"))
 expect("forged", mt.header(conn, "X-Spam-Flag", "NO"))
 expect("subject", mt.header(conn, "Subject", "plums"))
-expect("end of header", mt.eoh(conn))
+if {unsent} == 0 then expect("end of header", mt.eoh(conn)) end
 expect("body", mt.bodystring(conn, "plum cake\\r\\n"))
 if mt.eom(conn) ~= nil then error "the end was not sent" end
 if mt.getreply(conn) ~= SMFIR_CONTINUE then error "not continued" end
@@ -284,8 +284,9 @@ end
 if not mt.eom_check(conn, MT_HDRDELETE, "X-Spam-Flag") then error "a forged copy stays" end
 mt.disconnect(conn)
 """
-OFFERS = ["nil, nil, nil", "2, 0, 0x3F", "6, 0x1FFFFF, 0x1FF", "6, 0x80, 0x1FF"]
-"""version, steps, actions: miltertest sends the last two in this order, unlike its manual says"""
+OFFERS = {"nil, nil, nil": 2, "2, 0, 0x3F": 0, "6, 0x1FFFFF, 0x1FF": 2, "6, 0x80, 0x1FF": 0}
+"""Version, steps, actions: miltertest sends the last two in this order, unlike its manual says. How
+many commands are not to be sent; miltertest ends if its script sends them."""
 
 
 @pytest.mark.skipif(shutil.which("miltertest") is None, reason="miltertest is not installed")
@@ -296,9 +297,9 @@ def test_miltertest_sees_what_a_milter_must_do(tmp_path):
     config = settings_in(tmp_path, listener='protocol = "milter"')
     with serve(tmp_path, config=config) as daemon:
         daemon.ready()
-        for offer in OFFERS:
+        for offer, unsent in OFFERS.items():
             script = tmp_path / "script.lua"
-            script.write_text(SCRIPT.format(port=daemon.port(), offer=offer))
+            script.write_text(SCRIPT.format(port=daemon.port(), offer=offer, unsent=unsent))
             done = subprocess.run(
                 ["miltertest", "-s", script], capture_output=True, text=True, check=False
             )

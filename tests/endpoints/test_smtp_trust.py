@@ -461,10 +461,13 @@ def test_a_client_that_does_not_read_is_not_read(on_loop):
             await client.hello()
             client.writer.transport.pause_reading()
             (side,) = rig.relay.state.connections
-            for transport in (side._transport, client.writer.transport):
+            # Buffers of replies alone: the commands would stall for minutes in small ones.
+            for transport, buffer in (
+                (side._transport, socket.SO_SNDBUF),
+                (client.writer.transport, socket.SO_RCVBUF),
+            ):
                 sock = transport.get_extra_info("socket")
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                sock.setsockopt(socket.SOL_SOCKET, buffer, 4096)
             client.send(b"NOOP\r\n" * 200_000)
             await until_true(lambda: side.session.output.paused & STUCK)
             assert side._transport.get_write_buffer_size() < 200_000

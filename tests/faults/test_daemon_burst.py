@@ -135,7 +135,7 @@ def test_a_message_above_the_limit_is_scanned_by_its_head_while_it_streams(home)
 
 
 def test_a_scan_process_starts_where_its_priority_cannot_be_changed(home):
-    """The systemd unit's filter answers EPERM to nice(2): the scan process works."""
+    """A filter of system calls answers EPERM to nice(2): all processes work."""
     (home / "sitecustomize.py").write_text(REFUSED)
     path = os.pathsep.join([str(home), environment()["PYTHONPATH"]])
     with serve(home, env=environment(PYTHONPATH=path)).ready() as daemon:

@@ -14,6 +14,7 @@ from support.learner import score
 from support.valkey_server import ValkeyServer, needs_valkey
 from support.waiting import LIMIT_S, until
 
+from spamnb.service.scanning.model_session import ModelSession, SessionConfig
 from spamnb.store.lmdb.store import open_store
 
 pytestmark = needs_valkey
@@ -60,6 +61,10 @@ def position(folder):
         store.close()
 
 
+def status_of(folder):
+    return command(folder, "status", "--json").json[0]
+
+
 def contents(folder):
     store = open_store(folder / "home", readonly=True)
     try:
@@ -82,6 +87,11 @@ def test_daemons_of_a_fleet_share_what_they_are_taught(hosts, server):
         assert done.code == 0, done.err
         assert "spam -> ham" in done.out
         until(lambda: position(first).seq == seq + 1, "the first host")
+        # The first host tells the second one what the signature means; if that takes long, the
+        # correction waits for it.
+        signature = score(first / "home", ONE_SPAM.read_bytes(), to="bob")
+        assert command(second, "correct", "ham", signature).code == 0
+        until(lambda: position(first).seq == seq + 2, "the correction by signature")
         status = command(first, "status", "--json").json[0]
         assert status["fleet"]["fault"] == ""
         assert status["fleet"]["folded_entries"] >= 1
@@ -90,15 +100,20 @@ def test_daemons_of_a_fleet_share_what_they_are_taught(hosts, server):
 
 
 def test_a_daemon_goes_on_while_the_log_is_away(hosts, server):
-    """Corrections are refused or wait in the spool, and are learnt when the server is back."""
+    """Corrections wait, workers judge by them, and they are learnt when the server is back."""
     first, second = hosts
     with serve(first, config=first / "spamnb.toml").ready() as daemon:
         before, raw = position(first).seq, ONE_SPAM.read_bytes()
         signature = score(first / "home", raw, to="bob")
         server.kill()
         daemon.wait_for("the fleet's log is not followed")
+        workers = ModelSession(SessionConfig(first / "home", fleet_host="a"))
+        assert workers.scan([ONE_HAM.read_bytes()], [{}])[0].label == "ham"
         done = command(first, "correct", "spam", ONE_HAM)
-        assert (done.code, "does not answer" in done.err) == (3, True)
+        assert (done.code, "waits as w1" in done.out) == (0, True)
+        assert workers.scan([ONE_HAM.read_bytes()], [{}])[0].label == "spam"
+        workers.close()
+        daemon.wait_for("corrections wait for the fleet's log")
         spool = os.environ | {"SPAMNB_SPOOL": str(first / "home" / "spool")}
         subprocess.run(
             [TEACH, "ham", "bob"],
@@ -107,17 +122,21 @@ def test_a_daemon_goes_on_while_the_log_is_away(hosts, server):
             check=True,
             timeout=LIMIT_S,
         )
-        status = command(first, "status", "--json").json[0]
-        assert status["spool"]["waiting"] == 1
+        until(lambda: status_of(first)["fleet"]["waiting"] == 2, "the spool")
+        status = status_of(first)
+        assert status["spool"]["waiting"] == 0
+        assert "spamnb_fleet_waiting_corrections 2" in command(first, "status", "--prometheus").out
         assert any("fleet" in warning for warning in status["warnings"])
         assert position(first).seq == before
         assert command(first, "score", ONE_HAM).code in {0, 1}
         server.start()
         daemon.wait_for("the fleet's log answers again")
-        until(lambda: position(first).seq == before + 1, "the spool")
+        daemon.wait_for("waiting corrections learnt")
+        assert position(first).seq == before + 2
+        assert status_of(first)["fleet"]["waiting"] == 0
         assert daemon.stop() == 0
     with serve(second, config=second / "spamnb.toml").ready():
-        until(lambda: position(second).seq == before + 1, "the second host")
+        until(lambda: position(second).seq == before + 2, "the second host")
     assert contents(first) == contents(second)
 
 

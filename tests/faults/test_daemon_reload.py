@@ -7,7 +7,7 @@ import socket
 import struct
 
 import pytest
-from support.daemon import serve, settings_in
+from support.daemon import NO_DELIVERY, serve, settings_in
 from support.postfix import free_ports
 from support.waiting import LIMIT_S, until
 
@@ -25,7 +25,7 @@ class Site:
 
     def __init__(self, folder, listeners, workers=1, drain_s=250):
         times = f"watchdog_s = 250\ndrain_s = {drain_s}"
-        self.config = settings_in(folder, serve=times, delivery="")
+        self.config = settings_in(folder, serve=times, **NO_DELIVERY)
         text = self.config.read_text().replace("workers = 1", f"workers = {workers}")
         self.head = text[: text.index("[listener.mx]")]
         self.config.write_text(self.head + listeners)

@@ -180,7 +180,11 @@ def test_the_start_of_a_helper_is_no_time_of_the_message(runner, shared, tmp_pat
 
 
 def test_the_wait_for_a_core_is_no_time_of_the_message(shared):
-    """On a busy machine a scan takes long; the wait for a core does not count."""
+    """On a busy machine a scan takes long; the wait for a core does not count.
+
+    The kernel counts a wait only when it ends, so that one long wait can look like a slow scan:
+    one of ten scans must succeed. If the wait counted, none would: each lasts two limits.
+    """
     if not starved_s(os.getpid()):
         pytest.skip("the kernel does not tell how long a process waits for a core")
     core = min(os.sched_getaffinity(0))
@@ -189,19 +193,21 @@ def test_the_wait_for_a_core_is_no_time_of_the_message(shared):
 
     async def run():
         side = Side(shared, scan_s=1.0, wait_s=300.0)
-        assert "pid" in await side.ask(b"good")
-        found = await side.ask(b"spin%d" % core)
+        for _ in range(10):
+            await side.ask(b"good")
+            found = await side.ask(b"spin%d" % core)
+            if "pid" in found:
+                break
         await side.end()
-        return found, side.logged
+        return found
 
     try:
-        found, logged = asyncio.run(run())
+        found = asyncio.run(run())
     finally:
         for other in others:
             other.kill()
             other.wait()
     assert "pid" in found
-    assert logged == []
 
 
 def test_what_waited_too_long_is_busy(runner, shared):

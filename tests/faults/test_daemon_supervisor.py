@@ -73,7 +73,7 @@ def test_a_dead_process_is_replaced_and_its_queue_goes_on(started):
         role, _, answered, _ = waiting.makefile().readline().split()
     assert role == "worker"
     assert int(answered) != pid
-    assert daemon.logged("process died", role="worker", signal="SIGKILL", pid=pid)
+    daemon.wait_for("process died", role="worker", signal="SIGKILL", pid=pid)
     assert ask(daemon, "restarts")[3] == "1"
 
 

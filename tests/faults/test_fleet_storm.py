@@ -1,33 +1,55 @@
-"""A fleet keeps one model, and every lesson once, through kills, cuts and pauses."""
+"""A fleet keeps one model, and every lesson once, through kills, cuts and pauses.
+
+Hosts and server are killed with SIGKILL; a failure prints its seed.
+"""
 
 import pytest
 from support.fleet_storm import Storm
-from support.valkey_server import needs_valkey
+from support.postgres_server import PostgresServer, needs_postgres
+from support.valkey_server import ValkeyServer, needs_valkey
 
-SECONDS = 20
+SECONDS = 30
 FULL_SECONDS = 90
+LONG_SECONDS = 1800
+SERVERS = [
+    pytest.param(ValkeyServer, marks=needs_valkey, id="valkey"),
+    pytest.param(lambda _: PostgresServer(), marks=needs_postgres, id="postgres"),
+]
+each_server = pytest.mark.parametrize("server_in", SERVERS)
 
 
-def weather(folder, seed, seconds):
-    storm = Storm(folder, seed)
+def weather(folder, server_in, seed, seconds):
+    print(f"seed {seed}, {seconds} s")
+    server = server_in(folder)
     try:
-        storm.begin()
-        storm.rage(seconds)
-        counts = storm.compare(storm.settle())
+        storm = Storm(folder, server.start(), seed)
+        try:
+            storm.begin()
+            storm.rage(seconds)
+            counts = storm.compare(storm.settle())
+        finally:
+            storm.close()
     finally:
-        storm.close()
-    print(f"seed {seed}, {seconds} s: {dict(counts)}")
+        server.close()
+    print(dict(counts))
 
 
-@needs_valkey
-def test_a_storm_leaves_all_hosts_equal(place):
+@each_server
+def test_a_storm_leaves_all_hosts_equal(place, server_in):
     """After faults every host has the same model, and each acknowledged lesson is in it once."""
-    weather(place, 1, SECONDS)
+    weather(place, server_in, 1, SECONDS)
 
 
-@needs_valkey
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(2, 6))
-def test_longer_storms_leave_all_hosts_equal(place, seed):
+@each_server
+@pytest.mark.parametrize("seed", range(2, 5))
+def test_longer_storms_leave_all_hosts_equal(place, server_in, seed):
     """The same, with other faults, for longer."""
-    weather(place, seed, FULL_SECONDS)
+    weather(place, server_in, seed, FULL_SECONDS)
+
+
+@pytest.mark.full
+@each_server
+def test_half_an_hour_of_storm_leaves_all_hosts_equal(place, server_in):
+    """The same, for half an hour."""
+    weather(place, server_in, 6, LONG_SECONDS)

@@ -314,6 +314,19 @@ def test_without_a_model_it_says_so_and_finds_it_when_it_is_made(place):
         assert running.ask("teach", mail(1), label="spam").header["state"] == "learnt"
 
 
+def test_a_dump_of_another_filter_makes_the_missing_model(place):
+    """An invalid dump makes none; a valid one is served at once, without a restart."""
+    fields = {"format": "bogofilter", "label_ham": "ham", "label_spam": "spam", "most": 3000}
+    (place / "m").mkdir()
+    with learner(place / "m", place, model=False) as running:
+        with pytest.raises(UserError, match="does not tell"):
+            running.ask("import", b"pills 3 0 20240101\n", **fields)
+        assert not (running.home / "data.mdb").exists()
+        dump = b".MSG_COUNT 2 3 20240101\npills 3 0 20240101\n"
+        assert running.ask("import", dump, **fields).header["receipt"]["event"] == 1
+        assert running.ask("ping").header["fault"] == ""
+
+
 @needs_root
 def test_only_an_administrator_gets_the_text_of_a_fault(place):
     """The text of a fault may contain paths: only an administrator gets it."""

@@ -13,7 +13,7 @@ from spamnb.service.engine.filter import Filter
 from spamnb.service.maintenance.rewind import rewind
 from spamnb.store.check import check
 from spamnb.store.lmdb.store import open_store
-from spamnb.store.rebuild import rebuild
+from spamnb.store.rebuild import Change, rebuild
 
 HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
 MESSAGES = [f"Subject: {n}\nMessage-ID: <{n}@x.test>\n\nword{n} apple\n".encode() for n in range(9)]
@@ -80,7 +80,7 @@ def test_a_kill_leaves_the_old_model_or_the_new_one(home, step, when):
 def test_a_failure_leaves_the_model_as_it_was(home):
     """No temporary folder is left."""
     with pytest.raises(ZeroDivisionError):
-        rebuild(home, lambda _, new: new.transact(lambda _: 1 // 0))
+        rebuild(home, Change(lambda _, new: new.transact(lambda _: 1 // 0)))
     assert events(home) == len(MESSAGES)
     assert sorted(path.name for path in home.iterdir()) == ["data.mdb", "lock.mdb"]
 

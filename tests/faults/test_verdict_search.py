@@ -165,6 +165,17 @@ def test_the_index_is_built_again(model, tmp_path, harm):
     index.close()
 
 
+def test_the_index_is_built_again_while_it_is_open(model, tmp_path):
+    """Its folder is deleted under it: the next look at the history starts a new one there."""
+    index = opened(model, tmp_path)
+    shutil.rmtree(tmp_path / "lookup")
+    while follow(model.history, index, RULES):
+        pass
+    assert found(model, index, VerdictQuery()) == walked(model, lambda _: True)
+    assert (tmp_path / "lookup" / "data.mdb").exists()
+    index.close()
+
+
 def test_terms_do_not_cross_fields():
     """A subject cannot imitate a recipient: each term names its field."""
     one = entry(1, notes={"to": "a@b.example", "subject": "to bob@b.example listener mx"})

@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.full
 
 LINES = 2_000_000
-MEGABYTES = 320
+MEGABYTES = 230
 LETTERS = "abcdefghijklmnopqrstuvwxyzABC."
 PROGRAM = """
 import resource, sys

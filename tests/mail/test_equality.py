@@ -11,7 +11,7 @@ import pytest
 from support.cli import spamnb
 from support.daemon import let_others_enter
 from support.equality import ALL, HOST, WAYS, Site
-from support.shapes import messages
+from support.shapes import messages, messages_of_corpus
 from support.waiting import until
 
 from spamnb import __version__
@@ -58,11 +58,16 @@ def site(trained):
         shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="module", params=[20, pytest.param(200, marks=pytest.mark.full)])
+@pytest.fixture(
+    scope="module",
+    params=[20, *(pytest.param(how, marks=pytest.mark.full) for how in (200, "corpus"))],
+)
 def cases(request, site, tmp_path_factory):
     """Give shape, message and score of each message."""
     folder = tmp_path_factory.mktemp("equal")
-    found = messages(request.param)
+    found = messages_of_corpus(200) if request.param == "corpus" else messages(request.param)
+    if not found:
+        pytest.skip("no corpus: set SPAMNB_CORPUS, or run scripts/fetch-corpora spamassassin")
     for number, (shape, raw) in enumerate(found):
         if shape not in NOT_SCORED:
             (folder / f"{number:03}").write_bytes(raw)
@@ -131,16 +136,16 @@ def test_each_way_gives_the_same_verdict(site, cases, name):
     for (number, case), answer, row in zip(sent, got, rows, strict=True):
         where = f"{number} {case.shape}"
         if case.shape not in way.changed:
-            wanted = case.score or site.verdicts.setdefault(number, verdict_of(row))
+            wanted = case.score or site.verdicts.setdefault(case.raw, verdict_of(row))
             assert verdict_of(row) == verdict_of(wanted), where
         added = fields_in(answer)
         reason = reason_in(added)
         assert added == added_fields(row, reason, way.names), where
         if case.shape not in way.changed and way.names is ALL:
-            assert reason == site.reasons.setdefault(number, reason), where
+            assert reason == site.reasons.setdefault(case.raw, reason), where
         if way.tags and row["decision"] in MARKED:
             found = fields_in(answer, is_subject)
-            assert case.shape in way.changed or found == site.subjects.setdefault(number, found)
+            assert case.shape in way.changed or found == site.subjects.setdefault(case.raw, found)
         elif way.whole:
             assert read(answer, LOCAL).digest.hex() == row["id"], where
 

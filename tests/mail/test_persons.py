@@ -2,9 +2,11 @@
 
 import json
 import shutil
+import smtplib
 
 import pytest
 from support.docs_snippets import changed, snippet
+from support.doctor import DoctorResult
 from support.dovecot import Person, move, with_teaching
 from support.postfix import Daemon, Rig, free_ports, needs_rig
 from support.waiting import until
@@ -18,6 +20,11 @@ delegates = ["mail"]
 [feedback]
 spool = "{spool}"
 """
+PASSED = """
+smtpd_sender_restrictions = check_sender_access inline:{{ shop.example =
+    PREPEND Authentication-Results: mx.example.org; spf=pass smtp.mailfrom=shop.example }}
+"""
+"""Postfix in place of a program that checks SPF"""
 READERS = ["alice@example.org", "bob@example.org"]
 ISSUES = 6
 
@@ -39,13 +46,15 @@ class TwoStations:
 
     def __init__(self, folder):
         self.rig = rig = Rig()
-        port, (second,) = rig.port, free_ports(1)
+        port, (self.second,) = rig.port, free_ports(1)
+        self.password = folder / "password"
+        self.password.write_text("pw-alice\n")
         self.spool = rig.root / "spool"
         with_teaching(rig, self.spool)
         places = {
             "127.0.0.1:10026": f"127.0.0.1:{port['back']}",
             "127.0.0.1:10025": f"127.0.0.1:{port['filter']}",
-            "127.0.0.1:10028": f"127.0.0.1:{second}",
+            "127.0.0.1:10028": f"127.0.0.1:{self.second}",
             "127.0.0.1:24": f"127.0.0.1:{port['lmtp']}",
         }
         back, front, mailboxes, _ = ({one: places[one]} for one in places)
@@ -53,7 +62,9 @@ class TwoStations:
         mine = {"smtp            inet": f"127.0.0.1:{port['mx']} inet"} | front
         rig.master += changed(snippet("postfix.md", "Before the queue", "master.cf"), mine)
         rig.main += changed(snippet("persons.md", "Two stations", "main.cf"), mailboxes)
+        rig.main += PASSED
         toml = changed(snippet("persons.md", "Two stations", "spamnb.toml"), places)
+        toml = toml.replace("[local]", '[local]\nauthserv_ids = ["mx.example.org"]')
         self.daemon = Daemon(folder, toml + TEACHING.format(spool=self.spool))
         self.daemon.spamnb("train", SAMPLE / "ham", SAMPLE / "spam")
         self.daemon.start()
@@ -87,6 +98,14 @@ class TwoStations:
         mine = f"letter{number}@letters.example.net"
         return [one["after"] for one in map(json.loads, lines) if one["message_id"] == mine]
 
+    def doctor(self):
+        """`spamnb doctor` for the mailbox of alice."""
+        port = self.rig.port
+        place = ["--smtp", f"127.0.0.1:{port['mx']}", "--imap", f"127.0.0.1:{port['imap']}"]
+        alice = ["--rcpt", "alice@example.org", "--user", "alice", "--wait", "10"]
+        secret = ["--password-file", self.password]
+        return DoctorResult(*self.daemon.command("doctor", "--json", *place, *alice, *secret))
+
     def close(self):
         for reader in self.readers.values():
             reader.imap.logout()
@@ -114,12 +133,13 @@ def test_a_newsletter_is_kept_by_one_reader_and_filed_by_another(site):
             taught += 1
     assert wrong == []
     assert taught < 2 * ISSUES - 2
-    names = [json.loads(line)["name"] for line in _persons(site)]
-    assert sorted(names) == ["alice", "bob"]
+    assert sorted(_persons(site)) == ["alice", "bob"]
 
 
 def _persons(site):
-    return site.daemon.spamnb("persons", "list", "--json").splitlines()
+    """What the model has of each person."""
+    lines = site.daemon.spamnb("persons", "list", "--json").splitlines()
+    return {one["name"]: (one["labels"], one["places"]) for one in map(json.loads, lines)}
 
 
 def test_no_copy_names_another_recipient(site):
@@ -134,3 +154,84 @@ def test_no_copy_names_another_recipient(site):
     assert b"alice" not in copies["bob"].lower()
     assert header(copies["alice"], "X-Spam-Flag") == "NO"
     assert header(copies["bob"], "X-Spam-Flag") == "YES"
+
+
+def test_a_wanted_sender_reaches_the_one_who_wants_it(site):
+    """Spam of a listed sender: delivered to the reader who always wants it, filed for the other."""
+    raw = (SAMPLE / "spam" / "0119.eml").read_bytes()
+    ident = header(raw, "Message-ID")
+
+    def arrived(sender, mark):
+        """The flag, verdict and folder of each copy."""
+        marked = raw.replace(ident.encode(), f"<{mark}@shop.example>".encode())
+        site.rig.send(marked, READERS, sender)
+        found = {}
+        for name in ("alice", "bob"):
+            places = [(name, f"{mark}@shop.example", one) for one in ("", ".Junk")]
+            (copy, folder) = until(
+                lambda places=places: [
+                    (one, at[2]) for at in places for one in site.rig.delivered(*at)
+                ],
+                f"{mark} for {name}",
+            )[0]
+            said = "".join(header(copy, "X-Spamnb-Verdict").split())
+            found[name] = header(copy, "X-Spam-Flag"), "reason=wanted-by-person" in said, folder
+        return found
+
+    filed = ("YES", False, ".Junk")
+    assert arrived("news@shop.example", "before") == {"alice": filed, "bob": filed}
+    site.daemon.spamnb("senders", "add", "--person", "alice@example.org", "wanted", "shop.example")
+    kept = ("NO", True, "")
+    assert arrived("news@shop.example", "wanted") == {"alice": kept, "bob": filed}
+    forged = {"alice": filed, "bob": filed}
+    assert arrived("news@mail.shop.example.net", "forged") == forged
+    site.daemon.spamnb("senders", "remove", "--person", "alice", "shop.example")
+    assert arrived("news@shop.example", "after") == {"alice": filed, "bob": filed}
+
+
+def test_the_doctor_finds_address_and_login_to_be_one_person(site):
+    """With the right names every check is ok, and the labels of the person leave no trace."""
+    before = _persons(site)
+    result = site.doctor()
+    assert result.names("skipped") == [], result.whole
+    assert result.names("broken") == [], result.whole
+    assert result.checks["person"]["what"] == "recipient and login are alice"
+    assert _persons(site) == before
+
+
+def test_the_doctor_finds_address_and_login_to_be_two_persons(site):
+    """With a second domain and no `feedback.domains` the login is not the address: both say so."""
+    config = site.daemon.config
+    right = config.read_text()
+    wrong = right.replace('["example.org"]', '["example.org", "example.com"]')
+    assert wrong != right
+    try:
+        config.write_text(wrong)
+        site.daemon.spamnb("reload")
+        result = site.doctor()
+    finally:
+        config.write_text(right)
+        site.daemon.spamnb("reload")
+    assert result.names("broken") == ["persons", "person"], result.whole
+    assert "no address here is of this person" in result.checks["persons"]["what"]
+    assert (
+        "alice labels for alice, mail to alice@example.org is for alice@example.org"
+        in (result.checks["person"]["what"])
+    )
+    assert "feedback.domains" in result.checks["person"]["todo"]
+    assert site.doctor().names("broken") == []
+
+
+def test_missing_recipient_limit_is_reported(site):
+    """If a message comes to the mailboxes for several recipients, status and doctor say so."""
+    with smtplib.LMTP("127.0.0.1", site.second) as client:
+        client.ehlo()
+        client.mail("news@letters.example.net")
+        assert [client.rcpt(reader)[0] for reader in READERS] == [250, 250]
+        assert [client.data(newsletter(200))[0], client.getreply()[0]] == [250, 250]
+    status = json.loads(site.daemon.spamnb("status", "--json"))
+    assert status["counters"]["mailboxes_together"] == 1
+    assert any("lmtp_destination_recipient_limit" in one for one in status["warnings"])
+    result = site.doctor()
+    assert result.names("broken") == ["persons"]
+    assert "lmtp_destination_recipient_limit = 1" in result.checks["persons"]["todo"]

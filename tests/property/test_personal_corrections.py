@@ -13,13 +13,16 @@ from spamnb.core.model.events import BIAS_ONE, STEP_ONE, Totals
 from spamnb.core.model.scoring import maturity, predict
 from spamnb.core.persons.corrections import (
     PLACE_BITS,
+    CorrectionReader,
     PersonalCorrections,
+    filled_places,
     no_corrections,
     person_id,
     places_of,
 )
 from spamnb.core.persons.learning import (
     personal_message,
+    personal_scores,
     personal_shares,
     personal_step,
 )
@@ -128,10 +131,34 @@ def test_a_person_without_corrections_has_the_shared_scores(labels):
 
 
 @pytest.mark.parametrize("labels", LABELS, ids=len)
-def test_a_label_holds_for_the_person_that_gave_it(labels):
-    """After the personal step, verdict and decision fit the label, whatever the model says."""
-    dice, costs, roles = Random(2), Costs(), roles_of(labels)
-    for _ in range(60):
+def test_scores_of_many_persons_are_those_of_each(labels):
+    """Persons scored at once get the scores of a person alone, bit for bit."""
+    dice = Random(4)
+    for _ in range(10):
+        model = drawn_model(dice, labels)
+        message, _ = drawn_message(dice, model, ALICE, drawn_personal(dice, labels, ALICE))
+        several = [drawn_personal(dice, labels, ALICE) for _ in range(5)]
+        several.append(no_corrections(len(labels)))
+        reader = CorrectionReader(len(labels))
+        lines = [reader.at(filled_places(one), message.places) for one in several]
+        scores = personal_scores(message.shared, message.mature, np.stack(lines), message.sizes)
+        each = [message._replace(personal=one).predict().z for one in several]
+        assert scores.tolist() == each
+
+
+def drawn_costs(dice):
+    """Costs with a junk threshold between even odds and 20 nats."""
+    junk = 10 ** dice.uniform(0, 9)
+    return Costs(junk=(junk, dice.uniform(0, 0.5)), reject=(junk * dice.uniform(1, 100), 0.0))
+
+
+@pytest.mark.parametrize("labels", LABELS, ids=len)
+@pytest.mark.parametrize("rounds", [60, pytest.param(500, marks=pytest.mark.full)])
+def test_a_label_holds_for_the_person_that_gave_it(labels, rounds):
+    """After the personal step, label and decision by the person's costs fit, for any model."""
+    dice, roles = Random(2), roles_of(labels)
+    for _ in range(rounds):
+        costs = drawn_costs(dice)
         model = drawn_model(dice, labels)
         personal = drawn_personal(dice, labels, ALICE)
         message, _ = drawn_message(dice, model, ALICE, personal)

@@ -15,7 +15,7 @@ from spamnb.service.engine.requests import Example, Forget, Learn, Source, Undo
 from spamnb.service.maintenance.rewind import relearn
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.memory import MemoryStore
-from spamnb.store.rebuild import rebuild, replay
+from spamnb.store.rebuild import Change, rebuild, replay
 
 RECIPE = new_recipe("corrected", ("ham", "spam"))
 PERSONS = 11, 22, 33
@@ -76,8 +76,38 @@ def test_undo_takes_back_both_parts(store):
     with store.read() as view:
         assert list(view.persons()) == []
         assert list(view.features()) == []
-        assert not view.totals().messages.any()
+        totals = view.totals()
+        sums = totals.messages, totals.tokens, totals.bias, totals.temperatures, totals.histogram
+        assert not any(one.any() for one in sums)
+        assert totals.known == 0
     assert sound(store)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_label_moves_others_by_one_plain_step_at_most(seed):
+    """Law 9 for persons: the label holds for its person; others see a plain step, or less of it."""
+
+    def lead(store, example, person):
+        with store.read() as view:
+            z = scores_for_person(RECIPE, view, example.ids, person)
+        return z[1] - z[0]
+
+    dice = Random(seed)
+    examples = drawn_examples(dice, 6)
+    stores = [MemoryStore(RECIPE) for _ in range(2)]
+    for one in stores:
+        teach_at_random(one, Random(seed), examples, 12)
+    example, label = drawn_examples(dice, 1)[0], dice.randrange(2)
+    mine = label_of(example, 11, label, 20)
+    plain = Learn(example, label, Source("plain"), mine.time_us)
+    before = [lead(stores[0], example, person) for person in (11, 22, 99)]
+    for one, request in zip(stores, (mine, plain), strict=True):
+        assert run(one, request)[0].error is None
+    assert (lead(stores[0], example, 11) > 0) == (label == 1)
+    for person, was in zip((22, 99), before[1:], strict=True):
+        moved, step = (lead(one, example, person) - was for one in stores)
+        assert abs(moved) <= abs(step) + 1e-9
+        assert moved * step > 0
 
 
 def test_forget_takes_back_one_person_alone(store):
@@ -87,7 +117,7 @@ def test_forget_takes_back_one_person_alone(store):
     for person, label in zip(PERSONS, (0, 1, 1), strict=True):
         run(store, label_of(example, person, label, 0))
     with store.read() as view:
-        kept = [view.personal(person).values for person in PERSONS[1:]]
+        kept = [view.personal(person).values.copy() for person in PERSONS[1:]]
     (receipt,) = run(store, Forget(example.digest, Source("x", person=11), START_US))
     assert receipt.changed
     with store.read() as view:
@@ -105,7 +135,7 @@ def test_a_model_is_rebuilt_with_its_persons(tmp_path):
     with store.read() as view:
         before = picture(view)
     store.close()
-    rebuild(tmp_path, lambda old, new: replay(old.events(), old, new))
+    rebuild(tmp_path, Change(lambda old, new: replay(old.events(), old, new)))
     store = open_store(tmp_path)
     with store.read() as view:
         after = picture(view)

@@ -21,7 +21,7 @@ from spamnb.service.maintenance.attribution import bisect
 from spamnb.service.maintenance.event_filter import EventFilter
 from spamnb.service.maintenance.rewind import relearn, rewind, undoable
 from spamnb.store import check as audit
-from spamnb.store.rebuild import rebuild, replay
+from spamnb.store.rebuild import Change, rebuild, replay
 
 few = settings(max_examples=settings.default.max_examples // 10)
 PEOPLE = ("ann", "bob", "mallory")
@@ -103,7 +103,7 @@ def test_checkpoint_and_journal_folded_into_an_empty_model_give_the_model(made, 
                 pass
             model.store.transact(lambda view: view.fold(NOW + folded, 1000))
             before = shown(model)
-        rebuilt = rebuild(home, lambda view, new: replay(view.events(), view, new))
+        rebuilt = rebuild(home, Change(lambda view, new: replay(view.events(), view, new)))
         assert rebuilt.result == len(before["events"])
         assert closed_picture(home) == before
 

@@ -7,12 +7,13 @@ console, requests to other sites. `Window.close` fails if there is any.
 import re
 import shutil
 from contextlib import contextmanager
+from itertools import count
 
 import pytest
 
 from spamnb.service.admin.logins import Cost, Login, hashed, write_logins
 from support.console import console
-from support.daemon import DELIVERY
+from support.daemon import DELIVERY, send
 from support.waiting import LIMIT_S
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
@@ -49,7 +50,7 @@ def chromium():
     with playwright.sync_playwright() as driver:
         found = driver.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
         try:
-            yield found
+            yield Browser(found)
         finally:
             found.close()
 
@@ -71,26 +72,60 @@ def pages(folder, more="", **settings):
         yield daemon, f"http://{address}"
 
 
+_SESSIONS: dict[tuple[str, str], list] = {}
+"""URL and login -> cookies"""
+
+
+_NUMBERS = count()
+
+
+class Site:
+    """A daemon with pages and a home that is trained with some of the sample."""
+
+    def __init__(self, folder, daemon, url):
+        self.folder, self.daemon, self.url = folder, daemon, url
+        self.home = folder / "home"
+        self.config = folder / "spamnb.toml"
+
+    def deliver(self, subject, to="alice@example.org", text="hello"):
+        """Send a message that is like no other; the signature of its verdict."""
+        known = len(self.daemon.logged("message"))
+        send(self.daemon.port(), f"{text} number{next(_NUMBERS)}", subject, to)
+        return self.daemon.wait_for("message", known + 1)["signature"]
+
+
+class Browser:
+    """A browser with pages that windows use in turn, because a new one costs a second."""
+
+    def __init__(self, real):
+        self.real = real
+        self._free: dict[bool, list] = {True: [], False: []}
+
+    def free(self, *, script):
+        """The free pages with script or without; at least one."""
+        if not self._free[script]:
+            context = self.real.new_context(java_script_enabled=script, reduced_motion="reduce")
+            context.set_default_timeout(LIMIT_S * 1000)
+            context.add_init_script(_REPORTS)
+            self._free[script].append(context.new_page())
+        return self._free[script]
+
+
 class Window:
     """A window of the browser, with its own cookies."""
 
     def __init__(self, browser, url, *, size=DESK, dark=False, script=True):
         self.url = url
-        self.context = browser.new_context(
-            base_url=url,
-            viewport=size,
-            color_scheme="dark" if dark else "light",
-            java_script_enabled=script,
-            reduced_motion="reduce",
-        )
-        self.context.set_default_timeout(LIMIT_S * 1000)
-        self.context.add_init_script(_REPORTS)
+        self.free = browser.free(script=script)
+        self.page = self.free.pop()
+        self.context = self.page.context
+        self.page.set_viewport_size(size)
+        self.page.emulate_media(color_scheme="dark" if dark else "light")
         self.faults: list[str] = []
         self.expected: list[str] = []
         self.context.route(re.compile(f"^(?!{re.escape(url)}/)"), self._foreign)
-        self.page = self.context.new_page()
         self.page.on("console", self._written)
-        self.page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
+        self.page.on("pageerror", self._failed)
 
     def _foreign(self, route):
         self.faults.append(f"request to {route.request.url}")
@@ -100,23 +135,39 @@ class Window:
         if message.type in ("error", "warning"):
             self.faults.append(message.text)
 
+    def _failed(self, error):
+        self.faults.append(f"error: {error}")
+
+    def leave(self):
+        """Leave the page to the next window."""
+        self.page.remove_listener("console", self._written)
+        self.page.remove_listener("pageerror", self._failed)
+        self.context.unroute_all()
+        self.page.goto("about:blank")
+        self.context.clear_cookies()
+        self.free.append(self.page)
+
     def close(self):
         """Close the window; fail if a page did what it must not do."""
-        self.context.close()
+        self.leave()
         faults = [one for one in self.faults if not any(part in one for part in self.expected)]
         assert faults == [], faults
 
     def go(self, path):
         """Open a page; the response."""
-        return self.page.goto(path)
+        return self.page.goto(self.url + path)
 
     def log_in(self, login, path="/"):
-        """Log in with the password, and open a page."""
-        self.go(f"/login?next={path}")
-        self.page.get_by_label("Login or mail address").fill(login)
-        self.page.get_by_label("Password").fill(PASSWORD)
-        self.page.get_by_role("button", name="Log in").click()
+        """Open a page with the session of an earlier window, or log in with the password."""
+        self.context.add_cookies(_SESSIONS.get((self.url, login), []))
+        self.go(path)
+        if "/login" in self.page.url:
+            self.page.get_by_label("Login or mail address").fill(login)
+            self.page.get_by_label("Password").fill(PASSWORD)
+            self.page.get_by_role("button", name="Log in").click()
         self.page.get_by_role("button", name="Log out").wait_for()
+        self.page.wait_for_load_state()
+        _SESSIONS[self.url, login] = self.context.cookies()
         return self.page
 
     def texts(self, selector):
@@ -133,7 +184,8 @@ class Window:
         assert wrong == [], wrong
 
     def fits(self):
-        """Whether nothing is wider than the window."""
+        """Whether nothing is wider than the window, once the styles are there."""
+        self.page.wait_for_load_state()
         wide = self.page.evaluate("document.documentElement.scrollWidth")
         return wide <= self.page.viewport_size["width"]
 
@@ -145,6 +197,6 @@ def window(browser, url, **options):
     try:
         yield opened
     except BaseException:
-        opened.context.close()
+        opened.leave()
         raise
     opened.close()

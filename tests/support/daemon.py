@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 
@@ -175,8 +176,18 @@ def settings_in(folder, **values):
         "delivery": DELIVERY,
         "more": "",
     }
-    path.write_text(SETTINGS.format(**(defaults | values)))
+    text = SETTINGS.format(**(defaults | values))
+    _refuse_the_default_port(tomllib.loads(text))
+    path.write_text(text)
     return path
+
+
+def _refuse_the_default_port(settings):
+    """A daemon of another test may have the default port of the built-in delivery agent."""
+    listeners = settings["listener"].values()
+    relays = [one for one in listeners if one.get("protocol", "smtp") == "smtp"]
+    if any("upstream" not in one for one in relays):
+        assert "address" in settings.get("delivery", {}), settings
 
 
 def serve(folder, *arguments, config=None, **options):

@@ -17,7 +17,7 @@ from spamnb.endpoints.smtp.delivery.ports import AgentDeps, Listener
 from spamnb.endpoints.smtp.delivery.server import Server
 from spamnb.service.admin.logins import Cost, Login, hashed, write_logins
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.feedback.types import Answer
+from spamnb.service.feedback.types import Answer, SenderChange
 from spamnb.service.telemetry.metrics import Meters
 from support.waiting import LIMIT_S
 
@@ -43,6 +43,9 @@ class Rig:
         self.taught.append(feedback)
         if self.answer is not None:
             return self.answer
+        if isinstance(feedback, SenderChange):
+            facts: dict[str, object] = {"sender": "a@b.example", "word": feedback.word}
+            return Answer("listed", reason=f"a@b.example is {feedback.word}", facts=facts)
         receipt = Receipt(
             changed=True, event=len(self.taught), digest="00" * 16, message_id="1@b.example",
             before=None, after=feedback.label, probability_before=0.25, probability_after=0.999,
@@ -95,7 +98,7 @@ class Raw:
 
 
 @contextmanager
-def running_agent(protocol="smtp", sock=None, **settings):
+def running_agent(protocol="smtp", sock=None, copies=None, **settings):
     """Run a delivery agent, on a port that the kernel chooses if no socket is given."""
     sock = sock or socket.create_server(("127.0.0.1", 0))
     rig = Rig(sock.getsockname()[1])
@@ -107,7 +110,8 @@ def running_agent(protocol="smtp", sock=None, **settings):
     async def life():
         stop = asyncio.Event()
         loops.append((asyncio.get_running_loop(), stop))
-        server = Server(DeliveryParams(**settings), AgentDeps(taught, rig.meters, rig.logs.append))
+        deps = AgentDeps(taught, rig.meters, rig.logs.append, copies)
+        server = Server(DeliveryParams(**settings), deps)
         await server.listen([Listener(sock, protocol)])
         ready.set()
         await stop.wait()

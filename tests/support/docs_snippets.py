@@ -33,6 +33,14 @@ def changed(text, changes):
     return re.sub("|".join(map(re.escape, olds)), lambda found: str(changes[found[0]]), text)
 
 
+def commands(page, section):
+    """Return the shell commands of a section, a line each."""
+    text = (DOCS / page).read_text("utf-8")
+    part = re.search(rf"^## {section}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)[1]
+    blocks = re.findall(r"^```sh\n(.*?)^```", part, re.DOTALL | re.MULTILINE)
+    return [line for block in blocks for line in block.splitlines()]
+
+
 def shell(page):
     """Return all shell blocks of a page as one script, from top to bottom."""
     text = (DOCS / page).read_text("utf-8")

@@ -66,11 +66,11 @@ class Site:
         self.config.write_text(TOML.format(host=HOST, sink=self.sink.address, **self.port))
         self.servers = {}
         self.verdicts = {}
-        """number of a message -> the first verdict on it, where `spamnb score` gives none"""
+        """message -> the first verdict on it, where `spamnb score` gives none"""
         self.reasons = {}
-        """number of a message -> the reason that its first verdict names"""
+        """message -> the reason that its first verdict names"""
         self.subjects = {}
-        """number of a message -> its first marked subjects"""
+        """message -> its first marked subjects"""
         self.sessions = 0
         """of OpenSMTPD"""
         self._filter = None

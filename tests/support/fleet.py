@@ -7,26 +7,29 @@ import secrets
 from spamnb.service.engine.filter import Filter
 from spamnb.service.fleet.fleet_store import FleetStore, Member
 from spamnb.store import check as audit
+from spamnb.store.fleet.body import VERSION
 from spamnb.store.fleet.fleet_log import START, Head
 from spamnb.store.fleet.position import FleetPosition
 from spamnb.store.fleet.seal import SEALERS
+from spamnb.store.fleet.weights import scan_sums
 from support.stores import picture
 
 KEY = bytes(range(32))
 
 
-def joined(store, log, host, *, seal="hmac"):
+def joined(store, log, host, *, seal="hmac", level=VERSION):
     """A host of a fleet on this store, which has the model that the log goes on from."""
     head = log.head() or Head(secrets.token_hex(8), 0, START)
     log.make(head)
     with store.write() as view:
         if view.position() is None:
             view.put_position(FleetPosition(head.epoch, head.seq, head.chain, {}))
-    return Filter(FleetStore(store, Member(host, log, SEALERS[seal](KEY))))
+    return Filter(FleetStore(store, Member(host, log, SEALERS[seal](KEY), level=level)))
 
 
 def everything(store):
     """All numbers, texts and events of a store, and its position; the store is consistent."""
     with store.read() as view:
         assert audit.check(view) == []
+        assert view.sums().same(scan_sums(view, store.recipe))
         return picture(view), view.position().encode()

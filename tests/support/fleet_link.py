@@ -13,18 +13,17 @@ from pathlib import Path
 
 
 class FleetLinks:
-    """Links from `folder/link0`, `folder/link1`, ... to a socket."""
+    """Links from sockets `folder/0/NAME`, `folder/1/NAME`, ... to a socket of this name."""
 
     def __init__(self, folder, target, count):
-        self.folder = Path(folder)
-        command = [sys.executable, __file__, str(folder), str(target), str(count)]
+        self.paths = [Path(folder) / str(number) / target.name for number in range(count)]
+        for path in self.paths:
+            path.parent.mkdir(parents=True)
+        command = [sys.executable, __file__, str(target), *map(str, self.paths)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._process.stdout.readline()
-
-    def url(self, number):
-        return f"unix://{self.folder}/link{number}"
 
     def set(self, number, mode):
         self._process.stdin.write(f"{number} {mode}\n")
@@ -72,8 +71,8 @@ class _Link:
         writer.close()
 
 
-async def _main(folder, target, count):
-    links = [_Link(f"{folder}/link{number}", target) for number in range(int(count))]
+async def _main(target, *paths):
+    links = [_Link(path, target) for path in paths]
     for link in links:
         await link.listen()
     print("ready", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -12,21 +13,24 @@ import threading
 import time
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from spamnb.core.model.events import NO_LABEL, EventKind
 from spamnb.endpoints.control.protocol import ControlClient
 from spamnb.endpoints.fleet.membership import make_key, open_member
 from spamnb.endpoints.fleet.params import FleetParams
-from spamnb.errors import PeerError, StoreError
+from spamnb.errors import PeerError, RefusedError, StoreError
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.fleet.administration import begin
+from spamnb.service.fleet.recovery import rejoin, reseed
+from spamnb.service.fleet.snapshot import put_snapshot
+from spamnb.store.fleet.outbox import OutboxReader
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import backup, restore
 from support import fleet_host
 from support.fleet import everything
 from support.fleet_link import FleetLinks
-from support.valkey_server import ValkeyServer
 from support.waiting import LIMIT_S, until
 
 HOSTS = 3
@@ -57,6 +61,13 @@ class Host:
     def kill(self):
         self.process.kill()
         self.process.wait()
+
+    def answers(self):
+        """Whether the process is up; before, SIGTERM would kill it."""
+        try:
+            return bool(self._ask("ping", b""))
+        except (PeerError, OSError, StoreError):
+            return False
 
     def _ask(self, op, body, **fields):
         with ControlClient(self.folder / "c.sock", LIMIT_S) as client:
@@ -108,16 +119,17 @@ class Host:
 class Storm:
     """A fleet in a folder."""
 
-    def __init__(self, folder, seed):
+    def __init__(self, folder, server, seed):
         self.chance = random.Random(seed)
-        self.server = ValkeyServer(folder).start()
-        self.links = FleetLinks(folder, self.server.path, HOSTS)
-        self.hosts = [Host(folder, number, self.links.url(number)) for number in range(HOSTS)]
+        self.folder, self.server = Path(folder), server
+        self.links = FleetLinks(self.folder / "links", server.path, HOSTS)
+        urls = map(server.url_of, self.links.paths)
+        self.hosts = [Host(folder, number, url) for number, url in enumerate(urls)]
         self.counts: Counter[str] = Counter()
 
     def begin(self):
         """Make a small model and its fleet, give it to all hosts, and start them."""
-        first, copy = self.hosts[0], self.server.folder / "backup"
+        first, copy = self.hosts[0], self.folder / "backup"
         with Filter.open(first.home, create=True, recipe=new_recipe(), history=False) as model:
             model.learn(letter("h1", 0), "ham")
             model.learn(letter("s1", 1), "spam")
@@ -139,6 +151,7 @@ class Storm:
         until(lambda: all(host.taught for host in self.hosts), "the hosts to be taught")
         end = time.monotonic() + seconds
         faults = [self._kill_host, self._kill_server, self._cut, self._mute, self._pause_host]
+        faults += [self._shorten, self._wipe]
         while time.monotonic() < end:
             self.chance.choice(faults)()
             time.sleep(self.chance.uniform(0.1, 1))
@@ -150,10 +163,37 @@ class Storm:
         self.counts["hosts killed"] += 1
 
     def _kill_server(self):
-        self.server.kill()
+        self.server.kill_all()
         time.sleep(self.chance.uniform(0, 0.5))
         self.server.start()
         self.counts["servers killed"] += 1
+
+    def _shorten(self):
+        """Let the server lose its newest entries."""
+        self.server.lose_some(self.chance)
+        self.counts["files put back or shortened"] += 1
+
+    def _wipe(self):
+        """Let the server lose everything, and make the log anew as the manual says."""
+        self.server.lose_all()
+        best = max(self.hosts, key=self._seq)
+        until(lambda: self._reseeded(best), "the log to be made anew")
+        self.counts["servers wiped"] += 1
+
+    def _member(self, host, **params):
+        found = FleetParams(url=self.server.url_of(self.server.path), append_s=LIMIT_S, **params)
+        return open_member(replace(found, host=f"host{host.number}"), host.home)
+
+    def _reseeded(self, host):
+        member = self._member(host)
+        with (
+            closing(open_store(host.home, readonly=True)) as store,
+            closing(member.log),
+            contextlib.suppress(RefusedError),
+        ):
+            reseed(store, member)
+            return True
+        return False
 
     def _cut(self):
         self._disturb("cut", self.chance.uniform(0.05, 1))
@@ -170,7 +210,7 @@ class Storm:
         self.counts[mode] += 1
 
     def _pause_host(self):
-        """Stop a host longer than its answers and its pen may take."""
+        """Stop a host longer than its answers and its write lease may take."""
         process = self.chance.choice(self.hosts).process
         process.send_signal(signal.SIGSTOP)
         time.sleep(self.chance.uniform(0.1, 6))
@@ -187,14 +227,54 @@ class Storm:
             host.thread.join(LIMIT_S)
             assert host.error is None, host.error
             assert not host.thread.is_alive()
-        with closing(self.server.log(durable="trust")) as log:
+        self._rejoin_left_behind()
+        self._empty_outboxes()
+        with closing(self.server.log(durable="trust", name="spamnb")) as log:
             head = log.head()
             for host in self.hosts:
                 until(lambda host=host: self._seq(host) == head.seq, f"host{host.number}")
         for host in self.hosts:
+            until(host.answers, f"host{host.number} after its restart")
             host.process.terminate()
             assert host.process.wait(LIMIT_S) == 0
         return head
+
+    def _empty_outboxes(self):
+        """Wait as long as fewer and fewer lessons wait: after a long storm they are thousands."""
+        while left := sum(map(self._waiting, self.hosts)):
+            until(lambda left=left: sum(map(self._waiting, self.hosts)) < left, "the outboxes")
+
+    def _waiting(self, host):
+        with closing(OutboxReader(host.home)) as outbox:
+            return outbox.waiting()
+
+    def _rejoin_left_behind(self):
+        """Join again on each host that the log went on without, as an administrator does."""
+        until(self._settled, "the log to be settled")
+        for host in self.hosts:
+            if not self._fits(host):
+                host.process.terminate()
+                assert host.process.wait(LIMIT_S) == 0
+                other = next(one for one in self.hosts if self._fits(one))
+                with closing((member := self._member(other)).log):
+                    put_snapshot(other.home, member, 0)
+                with closing((member := self._member(host)).log):
+                    rejoin(host.home, open_store(host.home, readonly=True), member)
+                host.start()
+                self.counts["hosts joined again"] += 1
+
+    def _settled(self):
+        with closing(self.server.log(name="spamnb")) as log:
+            return log.head().settled
+
+    def _fits(self, host):
+        """Whether a host, which may lag, follows the history of the log."""
+        with closing(open_store(host.home, readonly=True)) as store, store.read() as view:
+            position = view.position()
+        with closing(self.server.log(name="spamnb")) as log:
+            chains = {entry.last: entry.chain for entry in log.entries(position.seq - 1)}
+            head = log.head()
+        return chains.get(position.seq, head.chain) == position.chain
 
     def _seq(self, host):
         with closing(open_store(host.home, readonly=True)) as store, store.read() as view:
@@ -226,7 +306,6 @@ class Storm:
             if host.process is not None:
                 host.kill()
         self.links.close()
-        self.server.kill()
 
 
 def letter(name, kind):

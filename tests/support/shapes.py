@@ -1,5 +1,7 @@
 """Messages of many shapes, also hostile ones, made from those of the sample."""
 
+import importlib
+
 from support.cli import SAMPLE
 
 FORGED = (
@@ -90,3 +92,19 @@ def messages(count):
         raw = files[number % 2][number // 2].read_bytes().replace(b"\r\n", b"\n")
         found.append((name, SHAPES[name](raw)))
     return found
+
+
+def messages_of_corpus(count):
+    """List (shape, message) of messages of the corpus, as many of ham as of spam; none without one.
+
+    They are spread over the corpus, and without its mbox lines and the marks of other filters.
+    """
+    mail = importlib.import_module("labelled_mail")
+    if mail.is_sample():
+        return []
+    found = []
+    for label in ("ham", "spam"):
+        paths = [path for path, side in mail.files() if side == label]
+        step = max(1, 2 * len(paths) // count)
+        found += [mail.clean(path.read_bytes()) for path in paths[::step][: count // 2]]
+    return [("as it is", raw) for raw in found]

@@ -200,8 +200,9 @@ def picture(view):
         "events": [(e.seq, encode_event(e)) for e in view.events()],
         "backwards": [e.seq for e in view.events(newest_first=True)][::-1],
         "last": view.last_events(20),
-        "persons": [(p, encode_personal(v)) for p, v in view.persons()],
-        "base_persons": [(p, encode_personal(v)) for p, v in view.base_persons()],
+        "persons": [(p, encode_personal(v.spread())) for p, v in view.persons()],
+        "base_persons": [(p, encode_personal(v.spread())) for p, v in view.base_persons()],
+        "senders": list(view.sender_lists()),
     }
 
 

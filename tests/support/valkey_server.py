@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -68,6 +69,30 @@ class ValkeyServer:
             self.process.kill()
             self.process.wait()
             self.path.unlink(missing_ok=True)
+
+    kill_all = kill
+
+    @staticmethod
+    def url_of(path):
+        """The url of a server with this socket."""
+        return f"unix://{path}"
+
+    def lose_some(self, chance):
+        """Restart the server without the end of its file: it loses its newest entries."""
+        self.kill()
+        (file,) = (self.folder / "appendonlydir").glob("*.incr.aof")
+        size = file.stat().st_size
+        os.truncate(file, max(size - chance.randrange(1, 20_000), size // 2))
+        self.start()
+
+    def lose_all(self):
+        """Restart the server without its files."""
+        self.kill()
+        shutil.rmtree(self.folder / "appendonlydir")
+        self.start()
+
+    def close(self):
+        self.kill()
 
     def log(self, password="", **params):
         found = FleetParams(url=f"unix://{self.path}", append_s=LIMIT_S)

@@ -6,15 +6,14 @@ from hypothesis import strategies as st
 
 from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.core.mail.local_hosts import LocalHosts
+from spamnb.core.policy.sender_evidence import SenderEvidence, aligned, passes
 from spamnb.errors import SettingsError
 from spamnb.service.scanning.access_lists import (
     AccessLists,
     NetworkTable,
     RuleFiles,
     RuleList,
-    aligned,
     parse,
-    passes,
 )
 
 LOCAL = LocalHosts(authserv_ids=("mx.example",))
@@ -26,7 +25,8 @@ def envelope(sender="", to=("bob@b.example",), client="192.0.2.7"):
 
 
 def ruled(rules, *, head=b"", local=LOCAL, **values):
-    return rules.on(envelope(**values), head + b"\r\nbody\r\n", local)
+    given = envelope(**values)
+    return rules.on(given, SenderEvidence(head + b"\r\nbody\r\n", local, given.sender))
 
 
 def allow(text):
@@ -51,7 +51,7 @@ def test_a_list_is_read_and_read_again(tmp_path):
     assert rules.allow.sender == {"ann@a.example"}
     again = AccessLists.load(RuleFiles(allow=str(file)))
     assert (again.allow.domain, again.allow.recipient) == ({"b.example"}, {"@c.example"})
-    assert AccessLists.load(RuleFiles()).on(envelope(), b"", LOCAL) is None
+    assert ruled(AccessLists.load(RuleFiles())) is None
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from sklearn.naive_bayes import BernoulliNB, MultinomialNB
+from support import scikit
 
 from spamnb.core.model.events import Totals, no_totals
 from spamnb.core.model.likelihood import bernoulli, multinomial
@@ -57,7 +57,7 @@ def random_mail(seed, K, occurrences):
 def oracle(model, alpha, learnt, K, prior=None):
     """scikit-learn's model of the same kind, fitted to the same messages."""
     X, y = learnt
-    made = MultinomialNB if model is multinomial else BernoulliNB
+    made = scikit.MultinomialNB if model is multinomial else scikit.BernoulliNB
     fitted = made(alpha=alpha, force_alpha=True, class_prior=prior)
     return fitted.partial_fit(X, y, classes=np.arange(K))
 

@@ -1,26 +1,12 @@
 """The classifiers equal scikit-learn's models of the same names to 1e-9 relative."""
 
-import inspect
-
 import numpy as np
 import pytest
-from sklearn import naive_bayes as theirs
-from sklearn.discriminant_analysis import (
-    LinearDiscriminantAnalysis,
-    QuadraticDiscriminantAnalysis,
-)
-from sklearn.neighbors import KernelDensity
-from sklearn.preprocessing import KBinsDiscretizer
+from support import scikit as theirs
 
 from spamnb import bayes as ours
 
 NAMES = ("ComplementNB", "BernoulliNB", "MultinomialNB")
-# The quadratic one divided by n - 1 in versions that had no choice of solver.
-QDA_VARIANCE = (
-    "population"
-    if "solver" in inspect.signature(QuadraticDiscriminantAnalysis).parameters
-    else "sample"
-)
 
 
 def counts(seed, K=3):
@@ -138,7 +124,7 @@ def test_the_linear_discriminant():
     """A shared covariance is LDA: equal posteriors, and means and covariance to 1e-12."""
     X, y, new = measures(8)
     mine = ours.GaussianDiscriminant(covariance="shared").fit(X, y)
-    other = LinearDiscriminantAnalysis(solver="lsqr").fit(X, y)
+    other = theirs.LinearDiscriminantAnalysis(solver="lsqr").fit(X, y)
     np.testing.assert_allclose(mine.predict_proba(new), other.predict_proba(new), atol=1e-9)
     np.testing.assert_allclose(mine.covariance_[1], other.covariance_, rtol=1e-9, atol=1e-12)
     joint, decision = mine.predict_joint_log_proba(new), other.decision_function(new)
@@ -151,7 +137,7 @@ def test_the_shrunken_linear_discriminant():
     """`shrinkage` moves towards the mean variance, as in scikit-learn."""
     X, y, new = measures(9)
     mine = ours.GaussianDiscriminant(covariance="shared", shrinkage=0.3).fit(X, y)
-    other = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.3).fit(X, y)
+    other = theirs.LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.3).fit(X, y)
     np.testing.assert_allclose(mine.predict_proba(new), other.predict_proba(new), atol=1e-9)
 
 
@@ -159,8 +145,10 @@ def test_the_shrunken_linear_discriminant():
 def test_the_quadratic_discriminant(reg_param):
     """A covariance for each class is QDA: equal scores, up to what all classes share."""
     X, y, new = measures(10)
-    mine = ours.GaussianDiscriminant(variance=QDA_VARIANCE, reg_param=reg_param).fit(X, y)
-    other = QuadraticDiscriminantAnalysis(reg_param=reg_param).fit(X, y)
+    other = theirs.QuadraticDiscriminantAnalysis(reg_param=reg_param).fit(X, y)
+    # It divided by n - 1 in versions that had no choice of solver.
+    variance = "population" if hasattr(other, "solver") else "sample"
+    mine = ours.GaussianDiscriminant(variance=variance, reg_param=reg_param).fit(X, y)
     joint, decision = mine.predict_joint_log_proba(new), other.decision_function(new)
     np.testing.assert_allclose(
         joint - joint[:, :1], decision - decision[:, :1], rtol=1e-9, atol=1e-9
@@ -193,7 +181,7 @@ def test_bins_are_categories(strategy):
         mine.predict_joint_log_proba(new), other.predict_joint_log_proba(new_codes), rtol=1e-9
     )
     if strategy == "uniform":
-        cuts = KBinsDiscretizer(5, strategy="uniform").fit(X).bin_edges_
+        cuts = theirs.KBinsDiscretizer(5, strategy="uniform").fit(X).bin_edges_
         np.testing.assert_allclose(np.stack(edges), [cut[1:-1] for cut in cuts], rtol=1e-12)
     else:
         assert all(set(np.bincount(column)) == {40} for column in codes.T)
@@ -205,8 +193,6 @@ def test_kernels_are_kernels():
     mine = ours.KernelNB(priors=[1 / 3] * 3).fit(X, y).predict_joint_log_proba(new)
     for k in range(3):
         of = X[y == k]
-        logs = sum(
-            KernelDensity(bandwidth=len(of) ** -0.5).fit(of[:, [j]]).score_samples(new[:, [j]])
-            for j in range(X.shape[1])
-        )
+        density = theirs.KernelDensity(bandwidth=len(of) ** -0.5)
+        logs = sum(density.fit(of[:, [j]]).score_samples(new[:, [j]]) for j in range(X.shape[1]))
         np.testing.assert_allclose(mine[:, k], np.log(1 / 3) + logs, rtol=1e-9)

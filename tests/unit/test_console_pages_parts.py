@@ -1,15 +1,18 @@
 """Parts of the pages without a daemon: numbers as text, texts, rows."""
 
 import re
+from typing import get_args
 
 import pytest
 
+from spamnb.endpoints.console.event_stream import KEPT
 from spamnb.endpoints.console.pages import rendering
-from spamnb.endpoints.console.pages.live import live_rows
+from spamnb.endpoints.console.pages.live import live_rows, mail_flow, shown_outcomes
 from spamnb.endpoints.console.pages.message import clue_rows, deciding
 from spamnb.endpoints.console.pages.rendering import Renderer, percent, sentence, size_text, when
 from spamnb.endpoints.console.pages.table import PAGES
 from spamnb.endpoints.console.pages.texts import TEXTS
+from spamnb.service.scanning.types import Action
 
 FOLDER = rendering._HERE
 
@@ -43,13 +46,13 @@ def test_every_text_is_used_and_every_used_text_exists():
     """The table of texts is complete, and has nothing that no page shows."""
     sources = "".join(
         path.read_text()
-        for path in [*FOLDER.rglob("*.html"), *FOLDER.glob("*.py")]
+        for path in [*FOLDER.rglob("*.html"), *FOLDER.rglob("*.py")]
         if path.name != "texts.py"
     )
-    used = set(re.findall(r"\b(?:t|text)\(\s*\"([\w.?]+)\"(?! ~)", sources))
+    used = set(re.findall(r"\b(?:t|text|said)\(\s*\"([\w.?]+)\"(?! ~| \+)", sources))
     assert used <= TEXTS.keys()
     made = {f"{page.name}.title" for page in PAGES}
-    heads = set(re.findall(r"\"(\w+)\.?\"(?: ~|, )", sources))
+    heads = set(re.findall(r"\"(\w+)\.?\"(?: ~| \+|, )", sources))
     unused = {key for key in TEXTS.keys() - used - made if key.partition(".")[0] not in heads}
     assert unused == set()
 
@@ -91,3 +94,32 @@ def test_bars_are_relative_to_the_strongest_clue():
     assert deciding(without, "junk") == {"decision": "deliver"}
     assert deciding(without[:1], "junk") is None
     assert clue_rows([{"location": "body", "token": "a", "nats": 0.0}], [])[0].length == 0
+
+
+def test_the_rate_is_that_of_the_last_minute():
+    """Older messages do not count; if all that are kept are newer, their own span counts."""
+    old, fresh = {"time": 30.0, "decision": "junk"}, {"time": 95.0, "decision": "junk"}
+    plain = {"time": 96.0, "decision": ""}
+    assert mail_flow([], 100.0) == (0.0, None)
+    assert mail_flow([old, fresh, plain], 100.0) == (2.0, 1.0)
+    many = [{"time": 98.0 + number / KEPT, "decision": "deliver"} for number in range(KEPT)]
+    assert mail_flow(many, 100.0) == (KEPT * 30, 0.0)
+
+
+def test_messages_without_a_verdict_are_filtered_as_the_others():
+    """A decision leaves them out, unless it is theirs; a listener is that of each."""
+    outcomes = [
+        {"signature": "s", "listener": "mx"},
+        {"signature": "", "listener": "mx"},
+        {"signature": "", "listener": "out"},
+    ]
+    assert shown_outcomes(outcomes, "", "") == outcomes
+    assert shown_outcomes(outcomes, "junk", "") == outcomes[:1]
+    assert shown_outcomes(outcomes, "unscanned", "out") == outcomes[2:]
+
+
+def test_each_action_of_the_log_has_its_word():
+    """What became of a message is not said by a word of another action."""
+    names = {key.partition(".")[2] for key in TEXTS if key.startswith("action.")}
+    assert names == {*get_args(Action), "advise"}
+    assert TEXTS["action.keep"] == "in quarantine"

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from spamnb.daemon.processes import bootstrap
-from spamnb.endpoints.console.callers import BURST, ApiConnection, Callers
+from spamnb.endpoints.console.callers import BURST, ApiConnection, Callers, TrustedProxies
 from spamnb.endpoints.console.openapi import document, in_path
 from spamnb.endpoints.console.problems import ApiError
 from spamnb.endpoints.console.table import OPERATIONS
+from spamnb.endpoints.net.networks import NetworkSet
 from spamnb.errors import RefError, SettingsError, StoreDamagedError, UserError
 from spamnb.service.admin.tokens import SCOPES, TokenFile, new_token
 from spamnb.settings import Settings, load
@@ -119,3 +120,19 @@ def test_rates_refill_and_are_bounded(tmp_path):
         ask(f"2001:db8::{number:x}")
     with pytest.raises(ApiError):
         ask("2001:db8::ffff")
+
+
+def test_a_flood_is_known_before_a_request_is_read(tmp_path):
+    """By the address alone, which takes nothing; a web server's client by the head."""
+    callers = Callers(TokenFile(tmp_path), lambda: 0.0)
+    callers.proxies = TrustedProxies(NetworkSet(("192.0.2.9",)))
+    plain = b"GET / HTTP/1.1\r\n\r\n"
+    passed_on = b"GET / HTTP/1.1\r\nX-Forwarded-For: 10.0.0.1\r\n\r\n"
+    for address in ("198.51.100.1", "192.0.2.9", "127.0.0.1"):
+        for _ in range(int(BURST)):
+            assert not callers.is_spent(address, plain)
+            callers.identify(ApiConnection(address, -1, {}))
+        assert callers.is_spent(address, plain)
+        assert callers.is_spent(address, passed_on) == (address == "198.51.100.1")
+    assert not callers.is_spent("203.0.113.1", plain)
+    assert not callers.is_spent("unix", plain)

@@ -16,14 +16,14 @@ from support.waiting import LIMIT_S, until
 
 from spamnb import errors
 from spamnb.endpoints.control import server as control
-from spamnb.endpoints.control.protocol import ControlClient, failed, failure
+from spamnb.endpoints.control.protocol import ControlClient
 from spamnb.endpoints.control.server import (
     ControlLimits,
     ControlServer,
     Roles,
 )
 from spamnb.errors import PeerError, RefError, SpamnbError, StoreBusyError, StoreFullError
-from spamnb.service.admin.client import answer_of
+from spamnb.service.admin.client import answer_of, failed, failure
 from spamnb.service.admin.request import AdminResponse, Caller
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.feedback.types import Answer

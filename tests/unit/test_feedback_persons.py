@@ -1,16 +1,23 @@
 """Labels of users while persons are enabled: what changes for them, and what for all others."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from test_feedback_service import MADE, delivered, mail, signed, teach_some
 
+from spamnb.core.model.costs import Costs, OwnCosts
 from spamnb.core.model.events import label_key
 from spamnb.core.persons.names import PersonNames, aliases_of
+from spamnb.core.persons.recipient_costs import RecipientCosts
+from spamnb.core.policy.senders import ListOwner
+from spamnb.errors import UserError
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.requests import Source
 from spamnb.service.feedback.review_queue import ReviewQueue
 from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.types import Feedback
+from spamnb.service.feedback.types import Feedback, ListTarget, SenderChange
+from spamnb.service.maintenance.rewind import relearn
 from spamnb.store import check as audit
 
 DOMAINS = frozenset({"example.org"})
@@ -51,6 +58,55 @@ def test_two_users_disagree_on_one_message(service, model):
         assert {person for person, _ in view.persons()} == {
             model.person("ann"), model.person("bob"),
         }  # fmt: skip
+
+
+CAUTIOUS = OwnCosts("person.bob", Costs(junk=(1e8, 0.05), reject=(1e9, 0.0)))
+STRICT = OwnCosts("domain.example.org", Costs(unsure=(0.001, 0.6), junk=(0.01, 0.05)))
+OWN = RecipientCosts({"bob": CAUTIOUS}, {"example.org": STRICT}, "example.org")
+
+
+def taught_by(channel, label, user, refs):
+    """A label of a user by a channel; an admin names the person on the command line."""
+    if channel == "cli":
+        return Feedback(label, NEWSLETTER, user="root", trust="admin", person=user)
+    return Feedback(label, NEWSLETTER, refs, user, channel, vouched=True)
+
+
+@pytest.mark.parametrize("channel", ["imap", "maildir", "address", "api", "cli"])
+@pytest.mark.parametrize("label", ["ham", "spam"])
+@pytest.mark.parametrize(
+    ("user", "own"), [("bob", CAUTIOUS), ("Sales@example.org", CAUTIOUS), ("ann", STRICT)]
+)
+def test_a_label_holds_by_the_costs_of_its_person(model, tmp_path, channel, label, user, own):
+    """After a label, the decision by the person's own costs fits it; undoing it leaves nothing."""
+    queue = ReviewQueue(tmp_path / "review")
+    service = FeedbackService(model, queue, persons=NAMES, recipient_costs=OWN)
+    before = model.score(NEWSLETTER, remember=False).z
+    signature = delivered(model, NEWSLETTER, "bob@example.org", "ann@example.org")
+    feedback = taught_by(channel, label, user, (signature,))
+    receipt = service.teach(feedback).receipt
+    person = model.person(NAMES.of(user))
+    verdict = model.score(NEWSLETTER, remember=False, person=person, own_costs=own)
+    assert verdict.decision in {"ham": ("deliver",), "spam": ("junk", "reject")}[label]
+    assert service.teach(feedback).state == "unchanged"
+    assert model.undo(receipt).changed
+    assert model.score(NEWSLETTER, remember=False).z == before
+    with model.store.read() as view:
+        assert list(view.persons()) == []
+
+
+def test_relearning_uses_the_costs_of_persons(tmp_path):
+    """A relearning insists by the costs of each person, as the labels did."""
+    home = tmp_path / "home"
+    with Filter.open(home, create=True, recipe=MADE) as model:
+        teach_some(model)
+        queue = ReviewQueue(tmp_path / "review")
+        service = FeedbackService(model, queue, persons=NAMES, recipient_costs=OWN)
+        teach(service, "spam", NEWSLETTER, "bob")
+        before = model.score(NEWSLETTER, remember=False, person=model.person("bob")).z
+    relearn(home, lambda _: False, Costs(), costs_of=lambda user: OWN.of_label(user, NAMES))
+    with Filter.open(home, readonly=True) as model:
+        assert model.score(NEWSLETTER, remember=False, person=model.person("bob")).z == before
 
 
 def test_a_receipt_shows_the_probability_for_the_user(service, model):
@@ -175,3 +231,41 @@ def test_a_person_without_labels_has_the_shared_verdict(service, model):
     raw = mail(3)
     mine = model.score(raw, remember=False, person=model.person("ann"))
     assert np.array_equal(mine.z, model.score(raw, remember=False).z)
+
+
+OTHERS = (
+    "\u017fally",
+    "\u017fally@example.org", "sally@example.com", "sally@sub.example.org", "sally%example.org",
+    "x+sally@example.org", "sally@example.org@example.com", "s\u0430lly@example.org", "sally\u200b",
+    '"sally@example.org"@example.com', "\u212aally", "sally @example.org",
+)  # fmt: skip
+"""long s, other domains, an extension, a Cyrillic letter, a blank of no width, a Kelvin sign"""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_look_alike_is_another_person(service, model, name):
+    """It neither undoes nor forgets the label of a person, nor changes corrections or senders."""
+    event = teach(service, "spam", NEWSLETTER, "sally").receipt.event
+    sally = ListOwner("person", id=model.person("sally"))
+    service.list_sender(SenderChange(ListTarget("sally"), "wanted", "a@x.example"))
+    with model.store.read() as view:
+        before = view.personal(sally.id).values.copy()
+    assert service.undo(event, Feedback("", user=name)).state == "refused"
+    teach(service, "ham", NEWSLETTER, name)
+    teach(service, "", NEWSLETTER, name)
+    with suppress(UserError):
+        service.list_sender(SenderChange(ListTarget(name), None, "a@x.example"))
+    with model.store.read() as view:
+        assert (view.personal(sally.id).values == before).all()
+        assert view.senders(sally.key).word_of("a@x.example") == "wanted"
+        assert view.event(event) is not None
+
+
+@pytest.mark.parametrize("name", ["Sally", "SALLY+x@Example.ORG", "<sally@example.org.>"])
+def test_other_forms_of_a_name_are_the_person(service, model, name):
+    """Case, extension, brackets and the trailing dot of a domain do not make another person."""
+    event = teach(service, "spam", NEWSLETTER, "sally").receipt.event
+    service.list_sender(SenderChange(ListTarget(name), "wanted", "a@x.example"))
+    with model.store.read() as view:
+        assert view.senders(ListOwner("person", id=model.person("sally")).key)
+    assert service.undo(event, Feedback("", user=name)).state == "learnt"

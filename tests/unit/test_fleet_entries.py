@@ -30,7 +30,7 @@ from spamnb.service.limits import TeachingRules
 from spamnb.store.fleet.body import decode_body, encode_body
 from spamnb.store.fleet.fleet_log import Draft, Outcome
 from spamnb.store.fleet.memory_log import MemoryLog
-from spamnb.store.fleet.position import FleetPosition, Said
+from spamnb.store.fleet.position import FleetPosition, Recorded
 from spamnb.store.fleet.seal import SEALERS, Place
 from spamnb.store.memory import MemoryStore
 from spamnb.store.rows.codec import encode_event
@@ -117,7 +117,9 @@ def test_the_chacha_seal_hides_the_body():
 
 def test_a_position_is_read_as_it_was_written():
     """A stored position has all of its parts; other bytes are damage."""
-    position = FleetPosition("epoch", 12, "chain", {"a": Said(7, "c1")}).after(14, "c2", "b", 2)
+    position = FleetPosition("epoch", 12, "chain", {"a": Recorded(7, "c1")}).after(
+        14, "b", Recorded(2, "c2", "07")
+    )
     assert FleetPosition.decode(position.encode()) == position
     for bad in (b"", b"[]", b'{"epoch": "e"}', position.encode()[:-1]):
         with pytest.raises(StoreDamagedError):
@@ -175,11 +177,21 @@ def test_a_log_that_lost_entries_is_noticed():
     lost.make(log.head()._replace(seq=0, chain="0" * 40))
     for head in (lost.head(), lost.head()._replace(seq=1), lost.head()._replace(epoch="new")):
         lost._head = head
-        split = Filter(type(model.store)(store, model.store._member._replace(log=lost)))
+        split = Filter(type(model.store)(store, model.store.member._replace(log=lost)))
         with pytest.raises(FleetError):
             split.learn(letter(2), "spam")
         with pytest.raises(FleetError):
             split.store.follow()
+
+
+def test_nothing_is_unchanged_by_what_a_host_does_not_know_yet():
+    """A label that a host has already is learnt if another host has changed it meanwhile."""
+    log, raw = MemoryLog(), letter(1)
+    first, second = (joined(MemoryStore(RECIPE), log, host) for host in "ab")
+    assert first.correct(raw, "spam").changed
+    assert not second.correct(raw, "spam").changed
+    assert first.correct(raw, "ham").changed
+    assert second.correct(raw, "spam").changed
 
 
 def test_a_log_that_was_made_anew_further_on_is_noticed():
@@ -265,5 +277,5 @@ def test_the_log_refuses_what_it_has():
     epoch = log.head().epoch
     first = Draft(epoch, "a", 0, 1, 0, 1, b"body")
     assert log.append(first) is Outcome.APPENDED
-    assert log.append(first) is Outcome.SAID
-    assert log.append(first._replace(base=1, last=2)) is Outcome.SAID
+    assert log.append(first) is Outcome.RECORDED
+    assert log.append(first._replace(base=1, last=2)) is Outcome.RECORDED

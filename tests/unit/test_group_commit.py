@@ -131,12 +131,12 @@ def test_a_lesson_that_can_only_fail_fails_alone_in_a_shared_transaction(model):
         first = pool.submit(learn, 0)
         assert taken.wait(LIMIT_S)
         others = [pool.submit(learn, number) for number in range(1, 6)]
-        while len(model._committer._pending) < 5:
+        while len(model.committer._pending) < 5:
             assert not any(other.done() for other in others)
         go_on.set()
         assert first.result().changed
         errors = [other.exception() for other in others]
-    assert model._committer._pending == []
+    assert model.committer._pending == []
     assert [type(error) for error in errors] == [
         type(None), type(None), RefusedError, type(None), type(None)
     ]  # fmt: skip

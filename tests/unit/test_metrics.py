@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import brier_score_loss, roc_auc_score
-from sklearn.metrics import log_loss as sklearn_log_loss
+from support import scikit
 
 from spamnb.errors import BugError
 from spamnb.lab.statistics import metrics as measures
@@ -49,9 +48,10 @@ def test_equal_to_scikit_learn():
     truth, score = judged(1)
     P = 1 / (1 + np.exp(-score))
     P[:2], truth[:2] = [0.0, 1.0], [True, False]
-    assert measures.auc(truth, score) == pytest.approx(roc_auc_score(truth, score), rel=1e-12)
-    assert measures.brier(truth, P) == pytest.approx(brier_score_loss(truth, P), rel=1e-12)
-    assert measures.log_loss(truth, P) == pytest.approx(sklearn_log_loss(truth, P), rel=1e-9)
+    auc = scikit.roc_auc_score(truth, score)
+    assert measures.auc(truth, score) == pytest.approx(auc, rel=1e-12)
+    assert measures.brier(truth, P) == pytest.approx(scikit.brier_score_loss(truth, P), rel=1e-12)
+    assert measures.log_loss(truth, P) == pytest.approx(scikit.log_loss(truth, P), rel=1e-9)
 
 
 def test_the_interval_holds_the_value_and_repeats_with_its_seed():

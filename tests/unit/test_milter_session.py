@@ -77,7 +77,7 @@ class Driver:
 
     @property
     def replies(self):
-        return [(packet.command, packet.data) for packet in PacketReader().feed(self.sent)]
+        return list(PacketReader().feed(self.sent))
 
 
 def change(index, name, value):
@@ -111,6 +111,23 @@ def test_an_old_mta_gets_a_reply_to_each_command():
     assert [command for command, _ in driver.replies] == [b"c"] * 9 + [b"i", b"i", b"c"]
     assert insert(b"X-Spam-Flag", b"NO") in driver.replies
     assert driver.requests[0].raw.startswith(b"From:  ann@a.example\r\n")
+
+
+def test_an_mta_may_leave_out_what_is_not_used():
+    """It names the macros that are read, and DATA and the end of the header need not come."""
+    driver = Driver()
+    (answer,) = PacketReader().feed(Offer(*POSTFIX).answer().packet())
+    macros = [b"", b"", b"{auth_authen}", b"", b"", b"i", b""]
+    assert answer[1][12:] == b"".join(
+        struct.pack("!I", stage) + texts(names) for stage, names in enumerate(macros)
+    )
+    short = CONNECT + HELO + MAIL + RCPT + HEADER + packet_of(b"D", b"E" + texts(b"i", b"4Zq"))
+    driver.feed(short + BODY + END).feed(CONNECT + HELO + MAIL + RCPT + HEADER + END)
+    assert [command for command, _ in driver.replies] == [b"i", b"i", b"c"] * 2
+    whole, empty = driver.requests
+    assert whole.raw[whole.header_bytes :] == b"plum\r\n"
+    assert empty.raw[empty.header_bytes :] == b""
+    assert whole.envelope.client.ident == "4Zq"
 
 
 def test_marks_of_a_filter_in_front_stay():

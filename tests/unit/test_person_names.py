@@ -1,9 +1,15 @@
 """Which addresses and logins are one person."""
 
+from dataclasses import replace
+
 import pytest
 
 from spamnb.core.persons.names import PersonNames, aliases_of
+from spamnb.core.persons.pairing import pairing_fault
+from spamnb.daemon.person_names import load_names
 from spamnb.errors import SettingsError
+from spamnb.service.admin.model_config import ModelConfig
+from spamnb.service.feedback.ownership import own_addresses
 from spamnb.settings import load
 from spamnb.settings.persons import person_names
 
@@ -14,6 +20,9 @@ all@example.org     ann@example.org, bob@example.org
 old@example.org
     bob
 @example.net        @example.org
+sales+eu@example.org bob
+john+smith@example.org john+smith@example.org
+js@example.org      john+smith@example.org
 loop@example.org    loop2@example.org
 loop2@example.org   loop@example.org
 """
@@ -36,6 +45,13 @@ NAMES = PersonNames(
         ("ann@elsewhere.example", ""),
         ("sales@example.org", "ann"),
         ("sales+x@example.org", "ann"),
+        ("sales+eu@example.org", "bob"),
+        ("John+Smith@example.org", "john+smith"),
+        ('"john+smith"@example.org.', "john+smith"),
+        ("john+smith", "john+smith"),
+        ("js@example.org", "john+smith"),
+        ("john+lists@example.org", "john"),
+        ("john+smith@example.net", "john+smith"),
         ("all@example.org", ""),
         ("old@example.org", "bob"),
         ("carl@example.net", "carl"),
@@ -49,10 +65,50 @@ def test_one_name_for_recipient_and_login(text, name):
     assert NAMES.of(text) == name
 
 
+def test_a_name_with_the_delimiter_is_another_users(tmp_path):
+    """Mail to john+smith@ is john's, unless an alias names the whole address; then it never is."""
+    to = ["john+smith@example.org", "john+lists@example.org"]
+    for names, johns, smiths in ((replace(NAMES, aliases={}), {0, 1}, set()), (NAMES, {1}, {0})):
+        rules = ModelConfig(tmp_path, persons=names).teaching
+        assert own_addresses(to, "john", rules) == johns
+        assert own_addresses(to, "john+smith", rules) == smiths
+        assert own_addresses(to, "john+smith@example.org", rules) == (smiths or johns)
+        assert bool(pairing_fault(names, "john+smith")) is not bool(smiths)
+
+
 def test_an_alias_without_target_is_an_error():
     """The error names the file and the line."""
     with pytest.raises(SettingsError, match=r"virtual:2: the alias b@example.org has no target"):
         aliases_of("a@example.org ann\nb@example.org\n", "virtual")
+
+
+def test_an_alias_for_a_subaddress_of_its_owner_changes_nothing():
+    """A line for a folder, or for a catch-all, makes no second person."""
+    lines = """
+    ann+shop@example.org ann@example.org
+    john@example.org john+inbox@example.org
+    """
+    names = replace(NAMES, aliases=aliases_of(lines.replace("    ", ""), "virtual"))
+    assert names.of("ann+shop@example.org") == names.of("ann@example.org") == "ann"
+    assert names.of("john@example.org") == names.of("john") == "john"
+    assert names.exact == frozenset()
+
+
+def test_a_lost_alias_file_leaves_the_names_from_before(tmp_path):
+    """A process that restarts without the file goes on, without persons, and logs the reason."""
+    aliases, file, records = tmp_path / "virtual", tmp_path / "spamnb.toml", []
+    aliases.write_text("sales@example.org ann\n")
+    file.write_text(f'[persons]\nenabled = true\naliases = "{aliases}"\n')
+    read = load(file, environment={})
+    names = load_names(read, records.append)
+    assert (names.of("sales@example.org"), records) == ("ann", [])
+    aliases.unlink()
+    assert load_names(read, records.append, names) is names
+    assert load_names(read, records.append) is None
+    assert [(one["event"], one["level"]) for one in records] == [
+        ("aliases of persons not loaded", "error")
+    ] * 2
+    assert "cannot be read" in records[0]["error"]
 
 
 def test_addresses_of_one_domain_are_logins(tmp_path):
@@ -92,3 +148,32 @@ def test_a_section_of_a_person_names_one(tmp_path, text, error):
     file.write_text(text)
     with pytest.raises(SettingsError, match=error):
         person_names(load(file, environment={}))
+
+
+@pytest.mark.parametrize(
+    ("login", "addresses", "fault"),
+    [
+        ("ann", (), ""),
+        ("ann@example.org", (), ""),
+        ("ann@example.com", (), ""),
+        ("bob", ("old@example.org", "bob@example.org"), ""),
+        ("ann", ("sales@example.org", "ann@example.com"),
+         "ann labels for ann, mail to ann@example.com is for ann@example.com"),
+        ("ann", ("all@example.org",),
+         "ann labels for ann, mail to all@example.org is for no person"),
+        ("ann@elsewhere.example", (),
+         "ann@elsewhere.example is no person: it is a list, or an address of another domain"),
+    ],
+)  # fmt: skip
+def test_logins_and_addresses_are_paired(login, addresses, fault):
+    """A login labels for the person that its addresses are of, or the fault names both."""
+    assert pairing_fault(NAMES, login, addresses) == fault
+
+
+def test_a_login_without_any_address_is_found():
+    """Among several domains without login domains, a bare login is no address's person."""
+    domains = frozenset({"example.org", "example.com"})
+    fault = "ann labels for ann, and no address here is of this person"
+    assert pairing_fault(PersonNames("+", frozenset(), domains), "ann") == fault
+    virtual = PersonNames("+", frozenset(), domains, {"sales@example.org": "ann"})
+    assert pairing_fault(virtual, "ann") == ""

@@ -13,7 +13,7 @@ from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import OWNER, Filter
 from spamnb.service.feedback.review_queue import ReviewQueue
 from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.types import Feedback
+from spamnb.service.feedback.types import Feedback, ListTarget, SenderChange
 from spamnb.service.maintenance.expiry import DAY_US, ExpiryRules, expire
 from spamnb.service.maintenance.persons import Erasing, persons_of
 from spamnb.service.maintenance.rewind import relearn
@@ -41,7 +41,16 @@ def home(tmp_path):
         service.teach(Feedback("", mail(1002, "figures zz2zz for all"), user=ANN))
         queued = service.teach(Feedback("spam", mail(5000, "never delivered"), user=ANN))
         assert queued.state == "review"
+        for name in (ANN, BOB):
+            listed(service, name, "wanted", f"friend@{name[:3]}-likes.example")
+        listed(service, ANN, "unwanted", "ann-hates.example")
+        listed(service, "", "unwanted", "all-hate.example")
     return tmp_path / "m"
+
+
+def listed(service, user, word, sender):
+    target = ListTarget(user, "user" if user else "admin")
+    assert service.list_sender(SenderChange(target, word, sender)).state == "listed"
 
 
 def erasing(home):
@@ -72,6 +81,7 @@ def test_persons_are_listed_with_their_labels_in_force(home):
     assert (ann.name, sum(ann.labels.values())) == (ANN, 11)
     assert (bob.name, bob.labels) == (BOB, {"spam": 4})
     assert min(ann.bytes, bob.bytes, ann.places, bob.places) > 0
+    assert (ann.senders, bob.senders) == (2, 1)
     assert ann.as_dict()["last"]
 
 
@@ -87,10 +97,10 @@ def test_an_erased_person_leaves_no_trace(home):
         bob, shared = model.person("bob"), model.store
         with shared.read() as view:
             before = view.personal(bob).values.copy()
-    wanted = b"ann.secret", *digests, *ids
+    wanted = b"ann.secret", b"ann-likes", b"ann-hates", *digests, *ids
     assert holding(home, *wanted)
     done = erasing(home).run()
-    assert (done.events, done.reviews) == (14, 1)
+    assert (done.events, done.reviews, done.senders) == (14, 1, 2)
     assert done.verdicts == 12
     assert holding(home, *wanted) == []
     assert erasing(home).still_named() == []
@@ -100,7 +110,22 @@ def test_an_erased_person_leaves_no_trace(home):
         assert (view.personal(bob).values == before).all()
         husks = [event for event in view.events() if event.kind == EventKind.ERASED]
         assert len(husks) == 14
-    assert erasing(home).run() == (0, 0, 0)
+        assert [one.name for _, one in view.sender_lists()] == ["bob", ""]
+    assert erasing(home).run() == (0, 0, 0, 0)
+
+
+def test_a_person_with_a_list_alone_is_listed_and_erased(home):
+    """The list names the person, who has taught nothing; erasing leaves no trace of it."""
+    with Filter.open(home) as model:
+        service = FeedbackService(model, ReviewQueue(home / "review"), persons=NAMES)
+        listed(service, "carl.secret@example.org", "wanted", "carl-likes.example")
+        with model.store.read() as view:
+            carl = persons_of(view, model.labels)[0]
+    assert (carl.name, carl.senders, carl.labels, carl.bytes) == ("carl.secret", 1, {}, 0)
+    done = Erasing(home, NAMES, "carl.secret", HistoryLimits(), ReviewQueue(home / "review")).run()
+    assert done == (0, 0, 0, 1)
+    assert holding(home, b"carl.secret", b"carl-likes") == []
+    assert holding(home, b"ann-likes") == ["data.mdb"]
 
 
 def test_erasing_takes_the_labels_out_of_the_shared_model(home, tmp_path):
@@ -157,6 +182,7 @@ def test_silent_persons_expire(home):
         assert expired.as_dict()["persons_dropped"] == 2
         with model.store.read() as view:
             assert list(view.persons()) == list(view.base_persons()) == []
+            assert [one.kind for _, one in view.sender_lists()] == ["site"]
             assert view.totals().messages.tolist() == before
         assert service.teach(Feedback("ham", mail(6000), user=BOB, vouched=True)).state == "learnt"
         again = expire(model.store, None, rules, now_us=now_us(), source=OWNER)
@@ -171,3 +197,16 @@ def test_erasing_goes_on_after_a_kill(home):
     assert erasing(home).run().verdicts == 12
     assert not fresh.exists()
     assert holding(home, b"ann.secret") == []
+
+
+def test_a_change_of_a_list_keeps_a_person(home):
+    """A person whose labels are all in the checkpoint stays, if the list was changed since."""
+    rules = ExpiryRules(400, 400, 1)
+    with Filter.open(home) as model:
+        store, later = model.store, now_us() + 300 * DAY_US
+        store.transact(lambda view: view.fold(now_us() + DAY_US, 10**6))
+        assert expire(store, None, rules, now_us=later, source=OWNER).persons_dropped == 0
+        with store.read() as view:
+            assert len(list(view.persons())) == 2
+            assert len(list(view.sender_lists())) == 3
+    assert sound(home)

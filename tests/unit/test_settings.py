@@ -96,6 +96,14 @@ def test_foreign_variables_are_left_alone_but_near_misses_are_not():
     assert "SPAMNB_STORE_LIMIT_BYTES" in caught.value.hint
 
 
+def test_a_file_of_another_version_is_refused_whole(tmp_path):
+    """Its version is the error, not the first key that this program does not know."""
+    file = tmp_path / "later.toml"
+    file.write_text("later = 1\nsettings_version = 2\n")
+    with pytest.raises(SettingsError, match="version 2 of the settings; this program reads 1"):
+        load(file)
+
+
 def test_an_unknown_key_names_its_line_and_the_nearest_known(tmp_path):
     """Nothing is guessed: a misspelt key stops the program and is easy to mend."""
     text = "# mine\n[journal]\nkeep_day = 30\n"

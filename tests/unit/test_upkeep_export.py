@@ -8,6 +8,7 @@ import pytest
 
 from spamnb.errors import UserError
 from spamnb.service.engine.filter import OWNER, Filter, new_recipe
+from spamnb.service.engine.requests import Source
 from spamnb.service.maintenance.export_import import (
     LINE,
     export,
@@ -210,3 +211,67 @@ def test_an_empty_model_can_be_exported():
     """An empty model can be exported and imported."""
     model = Filter(MemoryStore(new_recipe()))
     assert len(read_export(export(model.store)).bulk.ids) == 0
+
+
+def with_persons():
+    """A model in which two persons have corrections."""
+    model = trained()
+    for name, label in (("ann", "spam"), ("bob", "ham")):
+        source = Source(name, person=model.person(name))
+        model.correct(message(2, "word2 shared"), label, source=source)
+    return model
+
+
+def persons_in(model):
+    with model.store.read() as view:
+        assert audit.check(view) == []
+        return {person: personal.values.tolist() for person, personal in view.persons()}
+
+
+def test_persons_are_exported_on_request_and_imported_exactly():
+    """A new model with the key has the same persons; an undo of each event removes it."""
+    model = with_persons()
+    assert not any("person" in json.loads(line) for line in export(model.store))
+    exported = read_export(export(model.store, with_key=True, persons=True))
+    assert [one.name for one in exported.persons] == sorted(("ann", "bob"), key=model.person)
+    again = Filter(MemoryStore(recipe_of(exported)))
+    merge(again, exported, source=OWNER)
+    assert persons_in(again) == persons_in(model)
+    assert state(again) == state(model)
+    with again.store.read() as view:
+        events = {event.user: event.seq for event in view.events() if event.person}
+        assert view.base_totals().last_seq == 0
+    again.undo(events["ann"])
+    assert set(persons_in(again)) == {model.person("bob")}
+    merge(again, exported, source=OWNER)
+    assert persons_in(again) == persons_in(model)
+    with again.store.read() as view:
+        last = view.totals().last_seq
+    again.store.transact(lambda view: view.fold(1 << 60, 99))
+    assert last
+    assert persons_in(again) == persons_in(model)
+
+
+def test_persons_of_another_key_or_damaged_ones_are_refused():
+    """Nothing is changed by an export of another model, or with an invalid line."""
+    model, other = with_persons(), trained()
+    lines = list(export(model.store, persons=True))
+    with pytest.raises(UserError, match="another key"):
+        merge(other, read_export(lines), source=OWNER)
+    assert persons_in(other) == {}
+    good = json.loads(lines[-1])
+    for damage in (
+        {"places": good["places"][::-1]},
+        {"places": [1 << 14, *good["places"][1:]]},
+        {"values": []},
+        {"values": [[1 << 31] * len(good["places"])]},
+        {"values": [[0.5] * len(good["places"])]},
+        {"person": "x"},
+        {"person": "0"},
+        {"name": "a\nb"},
+        {"name": 7},
+    ):
+        with pytest.raises(UserError, match="not a valid"):
+            read_export([*lines[:-1], json.dumps(good | damage)])
+    with pytest.raises(UserError, match="announces 2 persons"):
+        read_export(lines[:-1])

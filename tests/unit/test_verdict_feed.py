@@ -69,7 +69,7 @@ def test_every_record_fits(feed, facts):
 
 
 def test_a_slow_reader_is_told_what_it_missed(feed):
-    """The newest records are returned, and the number of the others."""
+    """The newest records are returned, and the number of the others; to a later one on request."""
     reader, write = FeedReader(feed), FeedWriter(feed, 0).log_of("mx", silent)
     other = FeedWriter(feed, 1).log_of("lmtp", silent)
     for number in range(RECORDS + 10):
@@ -81,7 +81,9 @@ def test_a_slow_reader_is_told_what_it_missed(feed):
     # The next process of the worker goes on with the ring.
     FeedWriter(feed, 0).log_of("mx", silent)(MESSAGE)
     assert len(reader.read()[0]) == 1
-    assert FeedReader(feed).read() == ([], 0)
+    late = FeedReader(feed)
+    assert late.read() == ([], 0)
+    assert [one["size"] for one in late.earlier()] == [*range(11, RECORDS + 10), 1234, 1234]
 
 
 def test_no_torn_record_is_returned(feed):

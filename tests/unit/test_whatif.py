@@ -36,22 +36,22 @@ def test_the_counts_are_those_of_single_decisions(rows, line):
     counts = Counter(both)
     for i, before in enumerate(DECISIONS):
         for k, after in enumerate(DECISIONS):
-            assert found.counts[i, k] == counts[before, after]
+            assert found.effect.counts[i, k] == counts[before, after]
     assert list(found.changed) == [at for at, (one, two) in enumerate(both) if one != two]
     to_junk = [
         row for row, (one, two) in zip(rows, both, strict=True) if one not in FILED and two in FILED
     ]
-    assert found.newly_junk.messages == len(to_junk)
-    assert found.newly_junk.known == sum(row[1] for row in to_junk)
-    assert found.newly_junk.known_wrong == sum(row[1] and not row[2] for row in to_junk)
+    assert found.effect.newly_junk.messages == len(to_junk)
+    assert found.effect.newly_junk.known == sum(row[1] for row in to_junk)
+    assert found.effect.newly_junk.known_wrong == sum(row[1] and not row[2] for row in to_junk)
     expected = sum(1 / (1 + exp(row[0])) for row in to_junk)
-    assert found.newly_junk.expected_wrong == pytest.approx(expected)
+    assert found.effect.newly_junk.expected_wrong == pytest.approx(expected)
     ham = [(row, two) for row, (_, two) in zip(rows, both, strict=True)
            if row[1] and row[3] and not row[2]]  # fmt: skip
     filed = sum(two in FILED for _, two in ham)
-    assert (found.at_most.ham, found.at_most.filed) == (len(ham), filed)
+    assert (found.effect.at_most.ham, found.effect.at_most.filed) == (len(ham), filed)
     enough = len(ham) >= ham_needed(2)
-    assert found.at_most.share == (most_lost(filed, len(ham)) if enough else None)
+    assert found.effect.at_most.share == (most_lost(filed, len(ham)) if enough else None)
     assert sum(part.messages for part in found.reliability) == sum(r[1] and r[3] for r in rows)
 
 
@@ -59,16 +59,23 @@ def test_the_counts_are_those_of_single_decisions(rows, line):
 def test_the_same_costs_change_nothing(rows):
     """No message moves, and nothing is expected to be wrong."""
     found = what_if(mail_of(rows), Costs(), Costs(), 1000)
-    assert found.counts.sum() == found.counts.trace() == len(rows)
-    assert len(found.changed) == found.newly_junk.messages == found.newly_delivered.messages == 0
-    assert found.newly_junk.expected_wrong == found.newly_delivered.expected_wrong == 0
+    assert found.effect.counts.sum() == found.effect.counts.trace() == len(rows)
+    assert (
+        len(found.changed)
+        == found.effect.newly_junk.messages
+        == found.effect.newly_delivered.messages
+        == 0
+    )
+    assert (
+        found.effect.newly_junk.expected_wrong == found.effect.newly_delivered.expected_wrong == 0
+    )
 
 
 def test_little_evidence_gives_no_bound():
     """99 % on ham takes as many ham as `ham_needed` says, and one less gives None."""
     for count, enough in ((ham_needed(100) - 1, False), (ham_needed(100), True)):
         mail = mail_of([(-5.0, True, False, True)] * count)
-        found = what_if(mail, Costs(), junk_from(Costs(), 3), 100).at_most
+        found = what_if(mail, Costs(), junk_from(Costs(), 3), 100).effect.at_most
         assert (found.share is not None) is enough
         assert found.ham_needed == ham_needed(100)
 

@@ -29,15 +29,17 @@ from spamnb.core.features.locations import ROUGH, SHAPES, WRITTEN, Field, TokenL
 from spamnb.core.features.spans import LINE_BYTES, MAX_BYTES, spans_of
 from spamnb.core.features.tokens import digest_field
 from spamnb.core.model import id_arrays
-from spamnb.core.model.id_arrays import changes, merged_order, order_of
+from spamnb.core.model.id_arrays import changes, constant, merged_order, order_of
 
 U64 = NDArray[np.uint64]
 I64 = NDArray[np.int64]
 
 _PIECES = LINE_BYTES // 8
-_LOW_HALF = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
-_HIGH_HALF = ~_LOW_HALF
+_LOW_HALF, _HIGH_HALF = constant(0xFFFFFFFF), constant(0xFFFFFFFF_00000000)
+_HALF = constant(32)
+_SHIFTS = constant(30), constant(27), constant(31)
+_FACTORS = constant(0xBF58476D1CE4E5B9), constant(0x94D049BB133111EB)
+"""of splitmix64"""
 _EIGHT_BYTES = np.dtype("<u8")
 _FIRST_BYTES = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 _CUT_NAME = b"cut:"
@@ -325,11 +327,12 @@ def _cut(fields: list[Field], how: list[int]) -> _Words:
 
 def _finish(sums: U64) -> U64:
     """The finaliser of splitmix64: a bijection, so it adds no collisions, and mixes the bits."""
-    sums ^= sums >> np.uint64(30)
-    sums *= np.uint64(0xBF58476D1CE4E5B9)
-    sums ^= sums >> np.uint64(27)
-    sums *= np.uint64(0x94D049BB133111EB)
-    sums ^= sums >> np.uint64(31)
+    first, second, third = _SHIFTS
+    sums ^= sums >> first
+    sums *= _FACTORS[0]
+    sums ^= sums >> second
+    sums *= _FACTORS[1]
+    sums ^= sums >> third
     return sums
 
 

@@ -106,7 +106,11 @@ class Records(NamedTuple):
 
 
 class BulkChange(NamedTuple):
-    """Signed changes of many features: an import, an expiry, and the undoing of these."""
+    """Signed changes of many features: an import, an expiry, and the undoing of these.
+
+    In an event of a person it changes the corrections of this person alone: `ids` are places, and
+    `w` has their changes.
+    """
 
     ids: Ids
     n: Ints

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, exp, inf, lgamma, log, log1p
 
 import numpy as np
@@ -25,6 +26,7 @@ class ReliabilityBin:
     messages: int
 
 
+@lru_cache(maxsize=1024)
 def most_lost(lost: int, ham: int, confidence: float = CONFIDENCE) -> float:
     """Clopper and Pearson's upper bound of the share lost, given `lost` of `ham`."""
     if lost >= ham:

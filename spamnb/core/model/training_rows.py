@@ -221,7 +221,7 @@ class TrainingRows:
 
     def apply(self, event: Event, *, sign: int = 1) -> None:
         """Add an event, or subtract it (sign -1)."""
-        if event.bulk is not None:
+        if event.bulk is not None and not event.person:
             self._apply_bulk(event.bulk, sign)
         message = self.find(event.ids)
         # The step comes before the counts, so that empty rows are seen to be empty after both.

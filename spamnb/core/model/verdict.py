@@ -20,7 +20,7 @@ from spamnb.core.model.events import Ids
 from spamnb.core.model.scoring import softmax
 
 SIGNATURE_BYTES = 16
-"""128 unguessable bits."""
+"""128 unguessable bits; in a fleet 112, after two bytes that name the host"""
 SIGNATURE = re.compile(r"s[a-z2-7]{26}")
 """a signature as text"""
 
@@ -69,6 +69,8 @@ class Verdict:
     `unsure` at least"""
     own_costs: OwnCosts | None = None
     """the costs that the decision follows from, if they are not those of the model"""
+    known: float = 0.0
+    """share of this message's features that are known"""
     ids: tuple[Ids, ...] = field(default=(), repr=False, compare=False)
     _explain: Explain | None = field(default=None, repr=False, compare=False)
 
@@ -98,7 +100,7 @@ class Verdict:
         return Verdict(
             self.label, self.probability, self.log_odds, self.decision, self.evidence, self.labels,
             self.z, self.digest, self.message_id, signature, self.reason, self.own_costs,
-            self.ids, self._explain,
+            self.known, self.ids, self._explain,
         )  # fmt: skip
 
     @property

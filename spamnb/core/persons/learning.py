@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spamnb.core.model.correction import decision_margins, matches_label, missing_nats
 from spamnb.core.model.costs import Costs, roles_of
@@ -32,6 +33,7 @@ from spamnb.core.model.scoring import (
     calibrated,
     cell_shares,
     correction_weights,
+    factor,
     joint_lead,
     step,
     sums_by_group,
@@ -57,17 +59,39 @@ class PersonalMessage(NamedTuple):
 
     def predict(self) -> Prediction:
         """The model's result for the person."""
-        shared = self.shared
         corrections = self.personal.values.take(self.places, axis=1).astype(np.float64)
-        experts = []
-        for expert, sums, span in zip(
-            shared.experts, sums_by_group(corrections, self.sizes), shared.spans, strict=True
-        ):
-            root, moved = span**0.5 * STEP_ONE, (-sum(sums), *sums)
-            experts.append([z + w / root for z, w in zip(expert, moved, strict=True)])
-        joint = [SHARE * sum(line) for line in zip(*experts, strict=True)]
-        z = calibrated(joint, self.mature)
-        return Prediction(z, joint, experts, shared.E, shared.spans)
+        sums = sums_by_group(corrections, self.sizes)
+        return personal_prediction(self.shared, self.mature, sums)
+
+
+def personal_prediction(
+    shared: Prediction, mature: float, sums: Sequence[Sequence[float]]
+) -> Prediction:
+    """The model's result with the sums [G][K - 1] of a person's corrections."""
+    experts = []
+    for expert, moved, span in zip(shared.experts, sums, shared.spans, strict=True):
+        root, changes = span**0.5 * STEP_ONE, (-sum(moved), *moved)
+        experts.append([z + w / root for z, w in zip(expert, changes, strict=True)])
+    joint = [SHARE * sum(line) for line in zip(*experts, strict=True)]
+    return Prediction(calibrated(joint, mature), joint, experts, shared.E, shared.spans)
+
+
+def personal_scores(
+    shared: Prediction, mature: float, corrections: NDArray[np.int32], sizes: Sequence[int]
+) -> Floats:
+    """[P, K] z for each of P persons, with their corrections [P, K - 1, m] of a message.
+
+    The same as `PersonalMessage.predict`, in a fifth of the time.
+    """
+    persons, _, m = corrections.shape
+    by_group = sums_by_group(corrections.reshape(-1, m).astype(np.float64), sizes)
+    joint = np.zeros((persons, len(shared.joint)))
+    for expert, sums, span in zip(shared.experts, by_group, shared.spans, strict=True):
+        others = np.array(sums).reshape(persons, -1)
+        moved = np.concatenate((-others.sum(axis=1, keepdims=True), others), axis=1)
+        joint += np.array(expert) + moved / (span**0.5 * STEP_ONE)
+    joint *= SHARE
+    return np.asarray(joint * [[factor(line, mature)] for line in joint.tolist()])
 
 
 def personal_message(

@@ -6,7 +6,8 @@
 
 The name is the same for a recipient in the envelope and for the user that teaches; otherwise a
 label would never meet the mail of its person. Case, quotes and the part behind the delimiter do not
-count (`core.mail.domains`).
+count (`core.mail.domains`), except where an alias names the whole address: as in Postfix, the entry
+of `john+smith@` comes before that of `john@`.
 
 Failure: SettingsError for a line of an alias file without a target.
 """
@@ -37,7 +38,10 @@ class PersonNames:
 
     def of(self, text: str) -> str:
         """The name of the person with this address or login; empty if it is no person."""
-        name = self._resolved(address_of(text, self.delimiter))
+        if self.aliases:
+            name = self._resolved(address_of(text, ""))
+        else:
+            name = address_of(text, self.delimiter)
         local, at, domain = name.rpartition("@")
         if not at:
             return name
@@ -49,16 +53,29 @@ class PersonNames:
         """The address or login behind all aliases; empty for a list, and for a loop."""
         for _ in range(_MOST_STEPS):
             target = self._target(name)
-            if target is None or target == name:
-                return name
+            if target is None:
+                return address_of(name, self.delimiter)
+            if target == name:
+                # A line for the name itself; not one for its mailbox, or for its whole domain.
+                return name if name in self.aliases else address_of(name, self.delimiter)
             name = target
         return ""
 
+    @property
+    def exact(self) -> frozenset[str]:
+        """The addresses with the delimiter that are not of the person before the delimiter."""
+        mark = self.delimiter
+        return frozenset(
+            one
+            for one in self.aliases
+            if mark and mark in one.rpartition("@")[0]
+            if self.of(one) != self.of(address_of(one, mark))
+        )
+
     def _target(self, name: str) -> str | None:
-        if not self.aliases:
-            return None
-        if name in self.aliases:
-            return self.aliases[name]
+        for key in (name, address_of(name, self.delimiter)):
+            if key in self.aliases:
+                return self.aliases[key]
         local, at, domain = name.rpartition("@")
         target = self.aliases.get(f"@{domain}") if at else None
         return local + target if target and target.startswith("@") else target
@@ -75,7 +92,7 @@ def named_person(names: PersonNames | None, text: str) -> str:
     return name
 
 
-def aliases_of(text: str, source: str, delimiter: str = "+") -> dict[str, str]:
+def aliases_of(text: str, source: str) -> dict[str, str]:
     """Read lines `ALIAS TARGET`, as in Postfix's virtual(5), from the text of a file.
 
     `#` begins a comment line; a line that starts with a blank continues the one before. A target of
@@ -90,7 +107,7 @@ def aliases_of(text: str, source: str, delimiter: str = "+") -> dict[str, str]:
                 hint="write `alias@example.org login`",
             )
         target = targets[0] if len(targets) == 1 else ""
-        found[address_of(alias, delimiter)] = address_of(target, delimiter)
+        found[address_of(alias, "")] = address_of(target, "")
     return found
 
 

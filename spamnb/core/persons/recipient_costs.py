@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spamnb.core.mail.domains import domain_of
-from spamnb.core.model.costs import OwnCosts
+from spamnb.core.model.costs import Costs, OwnCosts
+from spamnb.core.persons.names import PersonNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,4 +30,11 @@ class RecipientCosts:
     def of(self, recipient: str, name: str) -> OwnCosts | None:
         """The costs for an address or login and the person's name, which is empty for none."""
         found = self.persons.get(name) if name else None
-        return found or self.domains.get(domain_of(recipient) or self.login_domain)
+        if found or not self.domains:
+            return found
+        return self.domains.get(domain_of(recipient) or self.login_domain)
+
+    def of_label(self, user: str, names: PersonNames | None) -> Costs | None:
+        """The costs that a user's label for the own mail has to meet; None for those of all."""
+        own = self.of(user, names.of(user)) if names else None
+        return own.costs if own else None

@@ -11,20 +11,28 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from spamnb.core.model.events import Event, Ids, Update
-from spamnb.core.persons.corrections import PersonalCorrections, no_corrections, places_of
+from spamnb.core.persons.corrections import (
+    FilledPlaces,
+    PersonalCorrections,
+    no_corrections,
+    places_of,
+)
 
 
 class PersonalRows:
     """The corrections of the persons that some events name; `read` gives those of a store."""
 
-    def __init__(self, labels: int, read: Callable[[int], PersonalCorrections | None]) -> None:
+    def __init__(self, labels: int, read: Callable[[int], FilledPlaces | None]) -> None:
         self._read = read
         self._labels = labels
         self._known: dict[int, PersonalCorrections] = {}
 
     def of(self, person: int) -> PersonalCorrections:
         """The corrections of a person; zeros if the person has taught nothing."""
-        return self._known.get(person) or self._read(person) or no_corrections(self._labels)
+        if known := self._known.get(person):
+            return known
+        stored = self._read(person)
+        return stored.spread() if stored else no_corrections(self._labels)
 
     def put(self, person: int, personal: PersonalCorrections) -> None:
         """Replace the corrections of a person."""
@@ -33,6 +41,9 @@ class PersonalRows:
     def apply(self, event: Event, *, sign: int = 1) -> None:
         """Add an event, or subtract it (sign -1). Events without a person change nothing."""
         self.update(event.person, event.ids, event.delta, sign)
+        if event.person and event.bulk is not None:
+            places, changes = event.bulk.ids.astype(np.uint16), event.bulk.w.T[1:]
+            self.put(event.person, self.of(event.person).plus(places, sign * changes))
 
     def update(self, person: int, ids: tuple[Ids, ...], update: Update, sign: int = 1) -> None:
         """Add an update of a message with these features."""

@@ -7,6 +7,7 @@ are never added: those that people labelled (known), those that the probabilitie
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,46 +67,71 @@ class HamAtMost:
 
 
 @dataclass(frozen=True, slots=True)
-class WhatIf:
-    """What would change."""
+class LineEffect:
+    """What other costs would change."""
 
     counts: NDArray[np.intp]
     """[old decision, new decision] messages"""
+    newly_junk: MovedMail
+    newly_delivered: MovedMail
+    at_most: HamAtMost
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """What would change, and for which messages."""
+
+    effect: LineEffect
     changed: NDArray[np.intp]
     """indices of the messages with another decision"""
     old: NDArray[np.intp]
     new: NDArray[np.intp]
-    newly_junk: MovedMail
-    newly_delivered: MovedMail
-    at_most: HamAtMost
     reliability: tuple[ReliabilityBin, ...]
     """of the probabilities, on known mail that was judged before it was learnt"""
 
 
 def what_if(mail: MailArrays, old_costs: Costs, new_costs: Costs, one_in: int) -> WhatIf:
     """Return what other costs change; `one_in` says how much evidence a bound takes."""
-    spam, ham = _spam_and_ham(mail.log_odds)
+    (effect,) = line_effects(mail, old_costs, [new_costs], one_in)
+    ham, spam = _ham_and_spam(mail.log_odds)
     old, new = (decide_many(np.stack([ham, spam], 1), one) for one in (old_costs, new_costs))
-    counts = np.zeros((len(DECISIONS), len(DECISIONS)), np.intp)
-    np.add.at(counts, (old, new), 1)
-    filed = new >= _JUNK
     judged = mail.known & mail.before
     return WhatIf(
-        counts=counts,
+        effect=effect,
         changed=np.flatnonzero(old != new),
         old=old,
         new=new,
-        newly_junk=_moved(mail, filed & (old < _JUNK), ~mail.spam, ham),
-        newly_delivered=_moved(mail, ~filed & (old >= _JUNK), mail.spam, spam),
-        at_most=_at_most(filed[judged & ~mail.spam], one_in),
         reliability=reliability(mail.spam[judged], spam[judged]),
     )
 
 
-def _spam_and_ham(log_odds: Floats) -> tuple[Floats, Floats]:
+def line_effects(
+    mail: MailArrays, old_costs: Costs, lines: Iterable[Costs], one_in: int
+) -> list[LineEffect]:
+    """Return what each of many costs changes."""
+    ham, spam = _ham_and_spam(mail.log_odds)
+    both = np.stack([ham, spam], 1)
+    old, judged_ham = decide_many(both, old_costs), mail.known & mail.before & ~mail.spam
+    kinds, was_junk, effects = len(DECISIONS), old >= _JUNK, []
+    for costs in lines:
+        new = decide_many(both, costs)
+        filed = new >= _JUNK
+        counts = np.bincount(old * kinds + new, minlength=kinds * kinds).reshape(kinds, kinds)
+        effects.append(
+            LineEffect(
+                counts,
+                newly_junk=_moved(mail, filed & ~was_junk, ~mail.spam, ham),
+                newly_delivered=_moved(mail, ~filed & was_junk, mail.spam, spam),
+                at_most=_at_most(filed[judged_ham], one_in),
+            )
+        )
+    return effects
+
+
+def _ham_and_spam(log_odds: Floats) -> tuple[Floats, Floats]:
     """Both probabilities, each exact where it is small."""
     odds = np.clip(log_odds, -700, 700)
-    return 1 / (1 + np.exp(-odds)), 1 / (1 + np.exp(odds))
+    return 1 / (1 + np.exp(odds)), 1 / (1 + np.exp(-odds))
 
 
 def _moved(mail: MailArrays, moved: Bools, wrong: Bools, probability: Floats) -> MovedMail:

@@ -26,6 +26,7 @@ from spamnb.daemon.processes.supervisor import ProcessPlan, Supervisor
 from spamnb.daemon.processes.systemd import Notifier
 from spamnb.daemon.processes.verdict_feed import create_feed
 from spamnb.endpoints.net.address import Address
+from spamnb.endpoints.net.networks import UNIX
 from spamnb.errors import StoreMissingError, UserError
 from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
 from spamnb.settings import Settings, control_of
@@ -118,6 +119,11 @@ def console_problems(settings: Settings) -> Iterator[UserError]:
             "digest.at needs console.address and console.url",
             hint="links of the mails lead to console.url",
         )
+    if settings.webhook and not settings.console.address:
+        yield UserError(
+            f"webhook.{next(iter(settings.webhook))} needs console.address",
+            hint="the process of the console sends webhooks",
+        )
     wanted = ("starlette", "uvicorn", "jinja2", "nh3")
     missing = [name for name in wanted if find_spec(name) is None]
     if settings.console.address and missing:
@@ -179,8 +185,10 @@ def _bind(
             sockets.adopt(name, given.pop(name))
             continue
         slots = 1 if name in RESERVED else workers_of(settings)
-        # As at the control socket, the kernel reports the users that connect.
-        mode = 0o666 if name == CONSOLE else 0o660
+        # As at the control socket, the kernel reports the users that connect. A proxy names users
+        # itself, so not every local user may be one.
+        by_proxy = UNIX in settings.console.proxies
+        mode = 0o666 if name == CONSOLE and not by_proxy else 0o660
         sockets.add(name, _bind_address(text), slots, mode)
     if CONTROL in given:
         sockets.adopt(CONTROL, given.pop(CONTROL))

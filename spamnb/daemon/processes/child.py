@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import os
 import signal
-import site
 import subprocess
 import sys
 import time
 from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from spamnb.daemon.processes.channel import Order, StartParams, SupervisorChannel
 from spamnb.daemon.processes.shared_state import SharedState
+from spamnb.service.interpreter import package_environment
 
 _SUPERVISOR_ONLY = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCHDOG_USEC",
            "WATCHDOG_PID")  # fmt: skip
@@ -70,7 +69,7 @@ def spawn(start: StartParams, shared: SharedState, more_fds: Iterable[int] = ())
             [sys.executable, "-P", "-m", "spamnb.daemon", start.role, str(line.child_fd)],
             pass_fds=[line.child_fd, shared.fd, *inherited, *more_fds],
             stdin=subprocess.DEVNULL,
-            env=_environment(),
+            env=package_environment(_SUPERVISOR_ONLY),
             cwd="/",
             process_group=0,
         )
@@ -89,17 +88,6 @@ def spawn(start: StartParams, shared: SharedState, more_fds: Iterable[int] = ())
     shared.set_pid(start.slot, process.pid)
     line.tell(start)
     return Child(start, line, process, pidfd)
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of a child, in which it finds this same package."""
-    kept = {name: value for name, value in os.environ.items() if name not in _SUPERVISOR_ONLY}
-    root = str(Path(__file__).resolve().parents[2])
-    places = [*site.getsitepackages(), site.getusersitepackages()]
-    if root not in places:
-        # Run from a checkout: the child's working directory differs.
-        kept["PYTHONPATH"] = os.pathsep.join(filter(None, [root, kept.get("PYTHONPATH", "")]))
-    return kept
 
 
 def bury_orphans(own: Container[int]) -> None:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from importlib import import_module
+from typing import NamedTuple
 
 from spamnb.daemon.processes.channel import ChildChannel, StartParams
 from spamnb.daemon.processes.logs import Log, take_over
+from spamnb.daemon.processes.shared_state import SharedState
+from spamnb.errors import SpamnbError
 from spamnb.settings import Settings, restored
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -35,6 +39,42 @@ def loop_factory(settings: Settings) -> LoopFactory | None:
             made: LoopFactory = import_module("uvloop").new_event_loop
             return made
     return None
+
+
+class ChildContext(NamedTuple):
+    """What a child process gets from its supervisor, and its log."""
+
+    start: StartParams
+    shared: SharedState
+    channel: ChildChannel
+    log: Log
+
+
+class ChildRole(ABC):
+    """What a child process with an event loop does."""
+
+    def __init__(self, context: ChildContext) -> None:
+        self._start, self._shared, self._orders, self._log = context
+
+    @abstractmethod
+    async def run(self, settings: Settings) -> None:
+        """Serve until told to stop."""
+
+
+def run_role(
+    role: type[ChildRole], name: str, start: StartParams, shared: SharedState, channel: ChildChannel
+) -> int:
+    """Run a role in an event loop; returns the exit status of the process."""
+    settings, log = start_child(start, name)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
+            context = ChildContext(start, shared, channel, log)
+            runner.run(role(context).run(settings))
+    except SpamnbError as error:
+        log({"event": "process cannot start", "level": "error", "error": str(error)}
+            | {"hint": error.hint})  # fmt: skip
+        return error.exit_code
+    return 0
 
 
 class ChildLoop:

@@ -214,7 +214,10 @@ class Supervisor:
         late = self._last_tick_us and now - self._last_tick_us > 5e6
         self._last_tick_us = now
         self._shared.beat(0)
-        self._shared.bypass = bypass_is_on(self._plan.home, before=self._shared.bypass)
+        before = self._shared.bypass
+        # Written only if it differs: the learner may change the file and this between the two.
+        if (found := bypass_is_on(self._plan.home, before=before)) != before:
+            self._shared.bypass = found
         self._look_at_unscanned(now / 1e6)
         if os.getpid() == _FIRST:
             bury_orphans({child.pid for child in self._children.values()})

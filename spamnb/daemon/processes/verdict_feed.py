@@ -79,7 +79,7 @@ class FeedWriter:
 
 
 class FeedReader:
-    """Reads all rings, from the time on at which it was made."""
+    """Reads all rings, from the time on at which it was made; and once what was there before."""
 
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ)
@@ -96,16 +96,23 @@ class FeedReader:
 
     def read(self) -> tuple[list[dict[str, Any]], int]:
         """Return the new records in the order of their times, and how many were missed."""
-        found: list[dict[str, Any]] = []
-        wanted = 0
-        for ring in self._rings:
-            newest = self._newest(ring)
-            wanted += newest + 1 - self._next[ring]
-            first = max(self._next[ring], newest - RECORDS + 1)
-            records = (self._record(ring, number) for number in range(first, newest + 1))
-            found += [record for record in records if record is not None]
-            self._next[ring] = newest + 1
-        return sorted(found, key=lambda record: float(record["time"])), wanted - len(found)
+        spans = {ring: (self._next[ring], self._newest(ring) + 1) for ring in self._rings}
+        found = self._within(spans)
+        self._next = {ring: end for ring, (_, end) in spans.items()}
+        return found, sum(end - first for first, end in spans.values()) - len(found)
+
+    def earlier(self) -> list[dict[str, Any]]:
+        """Return the records that were there before this reader, in the order of their times."""
+        return self._within({ring: (1, self._next[ring]) for ring in self._rings})
+
+    def _within(self, spans: dict[int, tuple[int, int]]) -> list[dict[str, Any]]:
+        records = [
+            self._record(ring, number)
+            for ring, (first, end) in spans.items()
+            for number in range(max(first, end - RECORDS), end)
+        ]
+        found = [record for record in records if record is not None]
+        return sorted(found, key=lambda record: float(record["time"]))
 
     def _record(self, ring: int, number: int) -> dict[str, Any] | None:
         """Return a record; None if it is overwritten."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import sys
 import time
 from functools import partial
@@ -15,29 +16,32 @@ from pathlib import Path
 from typing import Any
 
 from spamnb.daemon.processes.channel import ChildChannel, StartParams
-from spamnb.daemon.processes.child_loop import ChildLoop, loop_factory, start_child
-from spamnb.daemon.processes.logs import Log
+from spamnb.daemon.processes.child_loop import ChildContext, ChildLoop, ChildRole, run_role
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState
 from spamnb.daemon.processes.verdict_feed import FeedReader
 from spamnb.daemon.roles.learner_main import learning_of
 from spamnb.endpoints.console.app import ConsoleApp
-from spamnb.endpoints.console.callers import Callers
+from spamnb.endpoints.console.callers import Callers, TrustedProxies
 from spamnb.endpoints.console.digest.opt_outs import DigestOptOuts
 from spamnb.endpoints.console.digest.rounds import Digests, DigestSending
 from spamnb.endpoints.console.digest.signed_links import SignedLinks
 from spamnb.endpoints.console.event_stream import EventHub
+from spamnb.endpoints.console.http_requests import ConsoleAccess
 from spamnb.endpoints.console.pages.app import ConsoleUsers
-from spamnb.endpoints.console.pages.visitors import PageRights, Visitors
+from spamnb.endpoints.console.pages.logins.visitors import PageRights, Visitors
 from spamnb.endpoints.console.server import ConsoleServer
 from spamnb.endpoints.console.site import ConsoleSite
+from spamnb.endpoints.console.webhooks.webhooks import Webhooks
 from spamnb.endpoints.control.protocol import ControlClient
+from spamnb.endpoints.net.credentials import server_tls
+from spamnb.endpoints.net.networks import NetworkSet
 from spamnb.errors import SpamnbError
 from spamnb.service.admin.request import AdminResponse
 from spamnb.service.admin.tokens import TokenFile
 from spamnb.service.admin.verdict_search import follow, mark_of
 from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.service.telemetry.log import incident
-from spamnb.service.telemetry.metrics import COUNTERS
+from spamnb.service.telemetry.metrics import growing
 from spamnb.settings import Settings
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lookup import LookupIndex
@@ -49,6 +53,8 @@ TURN_S = 1.0
 LOOK_S = 0.25
 """interval of looks at the verdict feed; each takes some microseconds"""
 MINUTE_S = 60
+WATCH_S = 5.0
+"""interval of looks for events of webhooks"""
 DIGEST_S = 60.0
 """interval of looks whether digests are due"""
 ASK_S = 10.0
@@ -59,51 +65,41 @@ _LAST_REQUESTS_S = 60.0
 
 def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
     """Run until told to stop."""
-    settings, log = start_child(start, "console")
-    try:
-        with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
-            runner.run(_ConsoleProcess(start, shared, channel, log).run(settings))
-    except SpamnbError as error:
-        log({"event": "console cannot start", "level": "error", "error": str(error)}
-            | {"hint": error.hint})  # fmt: skip
-        return error.exit_code
-    return 0
+    return run_role(_ConsoleProcess, "console", start, shared, channel)
 
 
-class _ConsoleProcess:
-    def __init__(
-        self, start: StartParams, shared: SharedState, channel: ChildChannel, log: Log
-    ) -> None:
-        self._start = start
-        self._shared = shared
-        self._orders = channel
-        self._log = log
-        self._home = Path(start.home)
+class _ConsoleProcess(ChildRole):
+    def __init__(self, context: ChildContext) -> None:
+        super().__init__(context)
+        self._home = Path(self._start.home)
         self._events = EventHub()
         self._tokens = TokenFile(self._home)
-        self._digests = Digests(self._home, log)
-        self._run_name = f"{start.parent} {shared.started_us}"
+        self._digests = Digests(self._home, self._log)
+        self._webhooks = Webhooks(self._home, self._log)
+        self._run_name = f"{self._start.parent} {self._shared.started_us}"
         self._series_due = 0
 
     async def run(self, settings: Settings) -> None:
         """Serve until told to stop."""
         slot, child_loop = self._start.slot, ChildLoop(self._orders, self._log)
+        sessions = SessionStore(self._home)
+        self._visitors = visitors = Visitors(sessions)
+        visitors.apply_settings(_page_rights(settings, self._home))
         self._site, self._settings = self._open(settings), settings
         version: str = sys.modules["spamnb"].__version__
-        sessions = SessionStore(self._home)
-        visitors = Visitors(sessions)
-        visitors.apply_settings(_page_rights(settings, self._home))
         app = ConsoleApp(
             self._site, ConsoleUsers(Callers(self._tokens), visitors),
-            url=settings.console.url, version=version, log=self._log,
+            access=_access(settings), version=version, log=self._log,
         )  # fmt: skip
-        server = ConsoleServer(app.asgi)
+        proxies = _access(settings).proxies.networks
+        server = ConsoleServer(app.asgi, _tls(settings), proxies, app.refusal)
         sockets = [socket.socket(fileno=fd) for fd in self._start.sockets["console"]]
         serving = asyncio.create_task(server.serve_on(sockets))
         serving.add_done_callback(lambda _: child_loop.stop.set())
-        child_loop.follow(partial(self._apply_settings, app, visitors))
+        child_loop.follow(partial(self._apply_settings, app, server))
         publishing = asyncio.create_task(self._publish())
-        digesting = asyncio.create_task(self._send_digests(visitors))
+        digesting = asyncio.create_task(self._send_digests())
+        watching = asyncio.create_task(self._watch(child_loop))
         self._shared.set_state(slot, ProcessState.READY)
         async for _ in child_loop.turns(TURN_S):
             self._shared.beat(slot)
@@ -113,6 +109,7 @@ class _ConsoleProcess:
         publishing.cancel()
         self._digests.stop()
         digesting.cancel()
+        await watching
         self._events.close()
         server.should_exit = True
         await serving
@@ -123,6 +120,8 @@ class _ConsoleProcess:
     async def _publish(self) -> None:
         """Send the verdicts of the workers to the streams."""
         feed = FeedReader.open(self._start.feed_fd)
+        for verdict in feed.earlier() if feed else ():
+            self._events.keep("verdict", verdict)
         while feed is not None:
             await asyncio.sleep(LOOK_S)
             verdicts, missed = feed.read()
@@ -131,12 +130,28 @@ class _ConsoleProcess:
             if missed:
                 self._events.publish("missed", {"events": missed})
 
-    async def _send_digests(self, visitors: Visitors) -> None:
+    async def _watch(self, child_loop: ChildLoop) -> None:
+        """Look for events of the webhooks, which threads send, until told to stop."""
+        async for _ in child_loop.turns(WATCH_S):
+            try:
+                await asyncio.to_thread(self._look)
+            except SpamnbError as error:
+                self._log({"event": "webhooks", "level": "warning", "error": str(error)}
+                          | {"hint": error.hint})  # fmt: skip
+            except Exception as error:  # noqa: BLE001 - a bug must not end the webhooks
+                incident(self._log, "webhooks", error)
+        await asyncio.to_thread(self._webhooks.stop)
+
+    def _look(self) -> None:
+        self._webhooks.apply_settings(self._settings.webhook)
+        self._webhooks.look(self._site)
+
+    async def _send_digests(self) -> None:
         """Send the mails about the quarantine when they are due."""
         while True:
             plan, url = self._settings.digest, self._settings.console.url
             if plan.at:
-                sending = DigestSending(self._site, plan, url, visitors.addresses())
+                sending = DigestSending(self._site, plan, url, self._visitors.addresses())
                 try:
                     await asyncio.to_thread(self._digests.send_due, sending, time.time())
                 except SpamnbError as error:
@@ -161,8 +176,8 @@ class _ConsoleProcess:
             incident(self._log, "index", error)
 
     def _counters(self) -> dict[str, int]:
-        total = self._shared.total()
-        return {name: total.value(name) for name in COUNTERS}
+        # The counters of a run begin at 0, so a run adds one start to the series.
+        return growing(self._shared.total()) | {"starts": 1}
 
     def _open(self, settings: Settings) -> ConsoleSite:
         config = learning_of(settings, self._home, self._log)
@@ -179,6 +194,7 @@ class _ConsoleProcess:
             tokens=self._tokens,
             links=SignedLinks(self._home),
             opt_outs=DigestOptOuts(self._home),
+            logins=self._visitors,
             users_release=settings.console.users_release,
         )
 
@@ -192,19 +208,36 @@ class _ConsoleProcess:
             return client.ask(op, body, **fields)
 
     def _apply_settings(
-        self, app: ConsoleApp, visitors: Visitors, settings: Settings, _: object
+        self,
+        app: ConsoleApp,
+        server: ConsoleServer,
+        settings: Settings,
+        _: object,
     ) -> None:
         old = self._site
         try:
+            tls = _tls(settings)
             self._site = self._open(settings)
         except SpamnbError as error:
             self._log({"event": "settings not reloaded", "level": "error", "error": str(error)}
                       | {"hint": error.hint})  # fmt: skip
             return
         self._settings = settings
-        visitors.apply_settings(_page_rights(settings, self._home))
-        app.apply_settings(self._site, settings.console.url)
+        self._visitors.apply_settings(_page_rights(settings, self._home))
+        access = _access(settings)
+        app.apply_settings(self._site, access)
+        server.apply_settings(tls, access.proxies.networks)
         asyncio.get_running_loop().call_later(_LAST_REQUESTS_S, self._close, old)
+
+
+def _access(settings: Settings) -> ConsoleAccess:
+    wanted = settings.console
+    proxies = TrustedProxies(NetworkSet(wanted.proxies), wanted.proxy_header.lower())
+    return ConsoleAccess(wanted.url, proxies, bool(wanted.certificate))
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    return server_tls(settings.console.certificate, settings.console.key)
 
 
 def _page_rights(settings: Settings, home: Path) -> PageRights:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from spamnb.core.persons.names import PersonNames
+from spamnb.daemon.configure import plan_of
+from spamnb.daemon.person_names import load_names
 from spamnb.daemon.processes.channel import ChildChannel, StartParams
-from spamnb.daemon.processes.child_loop import ChildLoop, start_child
-from spamnb.daemon.processes.logs import Log
+from spamnb.daemon.processes.child_loop import ChildContext, ChildLoop, ChildRole, run_role
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState
 from spamnb.endpoints.control.protocol import teach_through
 from spamnb.endpoints.net.address import Address
@@ -18,6 +19,8 @@ from spamnb.endpoints.smtp.delivery.params import DeliveryParams
 from spamnb.endpoints.smtp.delivery.ports import AgentDeps, Listener
 from spamnb.endpoints.smtp.delivery.server import Server
 from spamnb.errors import SpamnbError
+from spamnb.service.scanning.model_session import SessionConfig
+from spamnb.service.scanning.personal_copies import PersonalCopies
 from spamnb.settings import Settings
 
 TICK_S = 1.0
@@ -25,30 +28,21 @@ TICK_S = 1.0
 
 def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
     """Run until told to stop."""
-    settings, log = start_child(start, "delivery")
-    try:
-        asyncio.run(_DeliveryProcess(start, shared, channel, log).run(settings))
-    except SpamnbError as error:
-        log({"event": "delivery agent cannot start", "level": "error", "error": str(error)}
-            | {"hint": error.hint})  # fmt: skip
-        return error.exit_code
-    return 0
+    return run_role(_DeliveryProcess, "delivery", start, shared, channel)
 
 
-class _DeliveryProcess:
-    def __init__(
-        self, start: StartParams, shared: SharedState, channel: ChildChannel, log: Log
-    ) -> None:
-        self._start = start
-        self._shared = shared
-        self._orders = channel
-        self._log = log
+class _DeliveryProcess(ChildRole):
+    def __init__(self, context: ChildContext) -> None:
+        super().__init__(context)
+        self._names: PersonNames | None = None
 
     async def run(self, settings: Settings) -> None:
         """Serve until told to stop."""
         slot, child_loop = self._start.slot, ChildLoop(self._orders, self._log)
+        self._copies = PersonalCopies(self._plan(settings), self._log)
         deps = AgentDeps(
             teach=partial(teach_through, self._start.control),
+            copies=self._copies,
             meters=self._shared.meters(slot),
             log=self._log,
         )
@@ -68,9 +62,14 @@ class _DeliveryProcess:
         self._shared.set_state(slot, ProcessState.LEAVING)
         await server.drain()
 
+    def _plan(self, settings: Settings) -> SessionConfig:
+        self._names = load_names(settings, self._log, self._names)
+        return plan_of(settings, Path(self._start.home), self._names)
+
     def _apply_settings(self, server: Server, settings: Settings, _: object) -> None:
         try:
             server.apply_settings(delivery_params(settings, Path(self._start.home)))
+            self._copies.apply_settings(self._plan(settings))
         except SpamnbError as error:
             self._log({"event": "settings not reloaded", "level": "error", "error": str(error)}
                       | {"hint": error.hint})  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +11,7 @@ from pathlib import Path
 from spamnb.daemon.configure import plan_of
 from spamnb.daemon.person_names import load_names
 from spamnb.daemon.processes.channel import ChildChannel, StartParams
-from spamnb.daemon.processes.child_loop import ChildLoop, start_child
-from spamnb.daemon.processes.logs import Log
+from spamnb.daemon.processes.child_loop import ChildContext, ChildLoop, ChildRole, run_role
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState
 from spamnb.endpoints.control.protocol import teach_through
 from spamnb.endpoints.imap.away import AwayMailboxes
@@ -35,20 +33,13 @@ _END_S = 5.0
 
 def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
     """Run until told to stop."""
-    settings, log = start_child(start, "imap")
-    asyncio.run(_ImapProcess(start, shared, channel, log).run(settings))
-    return 0
+    return run_role(_ImapProcess, "imap", start, shared, channel)
 
 
-class _ImapProcess:
-    def __init__(
-        self, start: StartParams, shared: SharedState, channel: ChildChannel, log: Log
-    ) -> None:
-        self._start = start
-        self._shared = shared
-        self._orders = channel
-        self._log = log
-        self._home = Path(start.home)
+class _ImapProcess(ChildRole):
+    def __init__(self, context: ChildContext) -> None:
+        super().__init__(context)
+        self._home = Path(self._start.home)
         self._away = AwayMailboxes(self._home)
 
     async def run(self, settings: Settings) -> None:

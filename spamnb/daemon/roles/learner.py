@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Self
 
 from spamnb.daemon.processes.channel import ChildChannel
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState
-from spamnb.daemon.roles.follower import Follower
+from spamnb.daemon.roles.follower import Answerer, Follower
 from spamnb.daemon.roles.learner_state import LearnerState
 from spamnb.daemon.roles.model_holder import LearnerConfig, ModelHolder
 from spamnb.endpoints.control.server import ControlServer, Roles
@@ -90,7 +90,7 @@ class _LearnerRun:
         self._spools = [Spool(folder, learning.spool_limits) for folder in _spools(learning)]
         traps = learning.home / TRAPS_FOLDER
         self._spools.append(Spool(traps, learning.spool_limits, private=True))
-        self._follower = Follower(self._holder)
+        self._follower, self._answerer = Follower(self._holder), Answerer(self._holder)
         state = LearnerState(
             self._holder, sockets.shared, self._spools, self._follower, sockets.parent
         )
@@ -109,13 +109,15 @@ class _LearnerRun:
             self._server.start()
             self._maintenance.start()
             self._follower.start()
+            self._answerer.start()
             shared.set_state(slot, ProcessState.READY)
             while not (self._stop or wakeups.stop):
                 self._beat()
                 self._wait(wakeups)
             shared.set_state(slot, ProcessState.LEAVING)
-            parts = self._server, self._maintenance, self._follower
+            parts = self._server, self._maintenance, self._follower, self._answerer
             stopped = [part.stop(END_S) for part in parts]
+            self._administration.close()
         self._holder.close()
         return 0 if all(stopped) else 1
 

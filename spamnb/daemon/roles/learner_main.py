@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from spamnb.daemon.roles.learner import LearnerSockets, run, uids_of
 from spamnb.daemon.roles.model_holder import LearnerConfig
 from spamnb.service.telemetry.log import Log
 from spamnb.settings import Settings, restored
-from spamnb.settings.local_domains import served_domains
 from spamnb.settings.model import model_options
+from spamnb.settings.persons import recipient_costs
 
 
 def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
@@ -44,12 +43,13 @@ def learning_of(
     settings: Settings, home: Path, log: Log, before: PersonNames | None = None
 ) -> LearnerConfig:
     """Return the configuration of the learner."""
-    options, feedback = model_options(settings, home), settings.feedback
-    delimiter = settings.delivery.delimiter
-    teaching = replace(feedback, served=served_domains(settings), delimiter=delimiter)
+    feedback = settings.feedback
+    persons = load_names(settings, log, before)
     return LearnerConfig(
-        **options | {"teaching": teaching, "log": log},
-        persons=load_names(settings, log, before),
+        **model_options(settings, home),
+        log=log,
+        persons=persons,
+        recipient_costs=recipient_costs(settings, persons),
         delegates=uids_of(settings.serve.delegates, log),
         spools=(Path(feedback.spool),) if feedback.spool else (),
         spool_limits=settings.spool._replace(file_bytes=feedback.limit_bytes),

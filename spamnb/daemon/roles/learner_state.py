@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from spamnb.daemon.processes.shared_state import ProcessState, ProcessStatus, SharedState
 from spamnb.daemon.roles.follower import Follower
 from spamnb.daemon.roles.model_holder import ModelHolder
+from spamnb.endpoints.console.webhooks.standing import read_standings
 from spamnb.endpoints.imap.away import AwayMailboxes
 from spamnb.service.feedback.spool import Spool, problem
 from spamnb.service.telemetry import unscanned
@@ -51,6 +52,7 @@ class LearnerState:
             },
             "moves_failed": sum(spool.failed() for spool in self._spools),
             "mailboxes_away": [one._asdict() for one in self._away.found() if reads],
+            "webhooks": read_standings(self._holder.config.home),
             "spool_problems": self._spool_problems(),
         } | self._follower.facts()
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from spamnb.endpoints.control.server import ControlLimits
 from spamnb.errors import (
@@ -23,6 +24,7 @@ from spamnb.errors import (
     StoreDamagedError,
     StoreError,
     StoreMissingError,
+    StoreReplacedError,
 )
 from spamnb.service.admin.model_config import ModelConfig, open_service
 from spamnb.service.engine.filter import Filter
@@ -33,6 +35,10 @@ from spamnb.service.telemetry.metrics import Meters
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+LET_GO_S = 5.0
+"""for requests in progress, when the model is replaced: clients wait at least ten seconds"""
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,8 @@ class ModelHolder:
         self.fault = "not opened yet"
         self._meters = meters
         self._lock = threading.Lock()
+        self._left = threading.Condition(self._lock)
+        """notified when a request no longer uses the model"""
         self._opening = threading.Lock()
         self._held: _Held | None = None
         self._error: StoreError = StoreBusyError("the model is not opened yet", hint="try again")
@@ -94,7 +102,7 @@ class ModelHolder:
             held.users += 1
         try:
             yield held.service
-        except StoreDamagedError as error:
+        except (StoreDamagedError, StoreReplacedError) as error:
             self._drop(held, error)
             raise
         finally:
@@ -132,6 +140,20 @@ class ModelHolder:
                 old, self._held, self.config, self._due = self._held, None, config, 0.0
             self._retire(old)
             self._open()
+
+    def replaced(self, replace: Callable[[], Result]) -> Result:
+        """Run a function while the model is closed, then open it; other requests wait."""
+        with self._opening:
+            with self._lock:
+                old, self._held, self._due = self._held, None, 0.0
+                if old is not None and not self._left.wait_for(lambda: old.users == 0, LET_GO_S):
+                    self._held = old
+                    raise StoreBusyError("another request takes long", hint="try again")
+            self._retire(old)
+            try:
+                return replace()
+            finally:
+                self._open()
 
     def close(self) -> None:
         """Close the model, after the last request that uses it."""
@@ -178,6 +200,7 @@ class ModelHolder:
         with self._lock:
             held.users -= 1
             last = held.retired and held.users == 0
+            self._left.notify_all()
         if last:
             self._close(held)
 

@@ -27,6 +27,7 @@ from spamnb.daemon.processes.child import Backoff, Child, exit_words, spawn
 from spamnb.daemon.processes.child_loop import start_child
 from spamnb.daemon.processes.logs import Log
 from spamnb.daemon.processes.shared_state import InFlightGuard, ProcessState, SharedState
+from spamnb.service.interpreter import lower_priority
 from spamnb.service.scanning.model_session import ModelSession, scan_to_json
 from spamnb.service.scanning.types import Notes
 from spamnb.settings import Settings
@@ -49,8 +50,7 @@ kernel when memory was short, or by an administrator"""
 
 def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
     """Scan messages until the worker closes the connection."""
-    with suppress(OSError):  # the system call filter of the systemd unit forbids it
-        os.nice(NICE)
+    lower_priority(NICE)
     settings, log = start_child(start, f"scan {start.slot}")
     model_session = ModelSession(
         plan_of(settings, Path(start.home), load_names(settings, log)),

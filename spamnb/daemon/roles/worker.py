@@ -18,8 +18,7 @@ from typing import Any
 from spamnb.daemon.configure import WorkerShare
 from spamnb.daemon.processes.bootstrap import workers_of
 from spamnb.daemon.processes.channel import ChildChannel, StartParams
-from spamnb.daemon.processes.child_loop import ChildLoop, loop_factory, start_child
-from spamnb.daemon.processes.logs import Log as ProcessLog
+from spamnb.daemon.processes.child_loop import ChildContext, ChildLoop, ChildRole, run_role
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState
 from spamnb.daemon.processes.verdict_feed import FeedWriter
 from spamnb.daemon.roles.endpoints import EndpointDeps
@@ -35,22 +34,14 @@ BEAT_S = 1.0
 
 def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
     """Run until told to stop."""
-    settings, log = start_child(start, f"worker {start.slot}")
-    with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
-        runner.run(Worker(start, shared, channel, log).run(settings))
-    return 0
+    return run_role(Worker, f"worker {start.slot}", start, shared, channel)
 
 
-class Worker:
+class Worker(ChildRole):
     """The endpoints of all listeners in one event loop."""
 
-    def __init__(
-        self, start: StartParams, shared: SharedState, channel: ChildChannel, log: ProcessLog
-    ) -> None:
-        self._start = start
-        self._shared = shared
-        self._orders = channel
-        self._log = log
+    def __init__(self, context: ChildContext) -> None:
+        super().__init__(context)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, settings: Settings) -> None:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from functools import partial
 from hashlib import sha256
+from http import HTTPStatus
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -19,8 +20,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from spamnb.endpoints.console import problems
-from spamnb.endpoints.console.callers import ApiCaller
+from spamnb.endpoints.console.callers import ApiCaller, too_many_requests
 from spamnb.endpoints.console.http_requests import (
+    ConsoleAccess,
     RepeatedRequests,
     ServedHosts,
     connection_of,
@@ -45,6 +47,8 @@ _SAFE: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+_METHOD_BYTES: Final = 16
+"""of a request: its method and the beginning of its path"""
 _MESSAGES: Final = (MESSAGE, "application/octet-stream", "text/plain")
 
 
@@ -52,13 +56,19 @@ class ConsoleApp:
     """The ASGI application."""
 
     def __init__(
-        self, site: ConsoleSite, users: ConsoleUsers, *, url: str, version: str, log: Log
+        self,
+        site: ConsoleSite,
+        users: ConsoleUsers,
+        *,
+        access: ConsoleAccess,
+        version: str,
+        log: Log,
     ) -> None:
         self._callers = users.callers
         self._places = WorkPlaces()
         self._repeated = RepeatedRequests()
         self._pages = PagesApp(users, self._places, log)
-        self.apply_settings(site, url)
+        self.apply_settings(site, access)
         self._log = log
         self._document = document(version)
         guard = partial(guarded, failed=_failed, headers=_SAFE, log=log)
@@ -69,13 +79,25 @@ class ConsoleApp:
         routes.append(Route(f"{PREFIX}/openapi.json", guard(self._describe)))
         routes += self._pages.routes
         self.asgi = Starlette(routes=routes, exception_handlers={HTTPException: self._not_routed})
+        self._refused = tuple(map(_raw, (self._pages.too_many(), _too_many())))
+        """the reply to a browser, and to a program"""
         self.asgi.router.redirect_slashes = False  # it would use the Host of the request
 
-    def apply_settings(self, site: ConsoleSite, url: str) -> None:
-        """Serve this home, at the host of `url` and at the names of this machine."""
+    def apply_settings(self, site: ConsoleSite, access: ConsoleAccess) -> None:
+        """Serve this home, at the host of the URL and at the names of this machine."""
         self._site = site
-        self._hosts = ServedHosts(url)
+        self._hosts = ServedHosts(access)
+        self._callers.proxies = access.proxies
         self._pages.apply_settings(site, self._hosts)
+
+    def refusal(self, address: str, head: bytes) -> bytes:
+        """Return the whole reply for a client with too many requests, of which none is read.
+
+        Empty if the request has to be read. A refusal takes a fifth of the time of a reply.
+        """
+        if not self._callers.is_spent(address, head):
+            return b""
+        return self._refused[b" /api/" in head[:_METHOD_BYTES]]
 
     def close(self) -> None:
         """Let no more operations begin."""
@@ -181,6 +203,20 @@ def _problem(problem: Problem) -> Response:
     reply = _json(problem.body, problem.status, problems.MEDIA_TYPE)
     reply.headers.update(problem.headers)
     return reply
+
+
+def _too_many() -> Response:
+    reply = _failed(too_many_requests(), "")
+    reply.headers.update(_SAFE)
+    return reply
+
+
+def _raw(reply: Response) -> bytes:
+    """Return a reply as it is sent, on a connection that is then closed."""
+    status = HTTPStatus(reply.status_code)
+    lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode(), b"connection: close"]
+    lines += [name + b": " + value for name, value in reply.raw_headers]
+    return b"\r\n".join([*lines, b"", bytes(reply.body)])
 
 
 def _json(value: Any, status: int = 200, media_type: str = "application/json") -> Response:

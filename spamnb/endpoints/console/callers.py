@@ -4,7 +4,8 @@
     Bearer token    the scopes of the token; with a user only that user's messages
     TCP, no token   `metrics` from this machine
 
-Failure: ApiError with the status of the reply.
+A request that a proxy of the settings passes on is that of the proxy's client: neither from this
+machine nor of the user at the unix socket. Failure: ApiError with the status of the reply.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Final, NamedTuple
 
 from spamnb.core.mail.envelope import network_of
 from spamnb.endpoints.console.problems import ApiError
-from spamnb.endpoints.net.networks import LOOPBACK, UNIX
+from spamnb.endpoints.net.networks import LOOPBACK, UNIX, NetworkSet
+from spamnb.service.admin.logins import LOGIN
 from spamnb.service.admin.request import login_of
 from spamnb.service.admin.tokens import OF_SITE, SCOPES, TokenFile
 from spamnb.service.engine.clock import now_us
@@ -27,6 +29,7 @@ OF_USER: Final = frozenset(SCOPES) - frozenset(OF_SITE)
 PER_SECOND: Final = 20.0
 BURST: Final = 60.0
 _MOST_BUCKETS: Final = 4096
+_ADDRESS_CHARS: Final = 64
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
 
 
@@ -60,35 +63,74 @@ class ApiConnection(NamedTuple):
     """with names in lower case"""
 
 
-def source_of(connection: ApiConnection) -> str:
-    """Return the client's network; that of the client of a web server on this machine."""
-    address = connection.address
-    named = connection.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()[:64]
-    is_here = address == UNIX or LOOPBACK.contains(address)
-    return network_of(named if named and is_here else address)
+class TrustedProxies(NamedTuple):
+    """The web servers in front, and the field in which they name a user."""
+
+    networks: NetworkSet = NetworkSet()
+    header: str = ""
+    """in lower case; empty if they name none"""
+
+    def has(self, connection: ApiConnection) -> bool:
+        """Whether a proxy passes this request on."""
+        return self.networks.contains(connection.address)
+
+    def source_of(self, connection: ApiConnection) -> str:
+        """Return the client's network; that of the client of a proxy or of this machine."""
+        address = connection.address
+        if LOOPBACK.contains(address) or self.has(connection):
+            named = connection.headers.get("x-forwarded-for", "").split(",")
+            clients = [one for text in named if (one := text.strip()[:_ADDRESS_CHARS])]
+            # Each proxy adds its client at the end; what stands before may be forged.
+            passed = (one for one in reversed(clients) if not self.networks.contains(one))
+            address = next(passed, address)
+        return network_of(address)
+
+    def login_of(self, connection: ApiConnection) -> str:
+        """Return the user that a proxy names; empty without one."""
+        if not (self.header and self.has(connection)):
+            return ""
+        name = connection.headers.get(self.header, "").strip()
+        if name and not LOGIN.fullmatch(name):
+            raise ApiError(400, "the web server names no login", hint="see console.proxy_header")
+        return name
 
 
 class Callers:
     """Identifies callers, and limits their rates."""
 
     def __init__(self, tokens: TokenFile, clock: Callable[[], float] = time.monotonic) -> None:
+        self.proxies = TrustedProxies()
         self._tokens = tokens
         self._clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def identify(self, connection: ApiConnection) -> ApiCaller:
         """Return the caller of a request, whose rate is checked."""
-        is_unix = connection.address == UNIX
-        self.spend(f"from {connection.uid if is_unix else source_of(connection)}")
+        passed_on = self.proxies.has(connection)
+        is_unix = connection.address == UNIX and not passed_on
+        source = self.proxies.source_of(connection)
+        self.spend(f"from {connection.uid if is_unix else source}")
         given = connection.headers.get("authorization")
         if given is not None:
             return self._by_token(given)
         if is_unix:
             return _by_uid(connection.uid)
-        # A request that a proxy on this machine passes on is not from this machine.
-        forwarded = any(name in connection.headers for name in _FORWARDED)
-        local = LOOPBACK.contains(connection.address) and not forwarded
+        passed_on = passed_on or any(name in connection.headers for name in _FORWARDED)
+        local = LOOPBACK.contains(connection.address) and not passed_on
         return ApiCaller("", frozenset(("metrics",) if local else ()))
+
+    def is_spent(self, address: str, head: bytes) -> bool:
+        """Whether a request that begins so would be one too many of its client's network.
+
+        Cheap, and takes nothing. False for a request that a web server passes on, and at a unix
+        socket: its client is known when the request is read.
+        """
+        if address == UNIX:
+            return False
+        inside = LOOPBACK.contains(address) or self.proxies.networks.contains(address)
+        if inside and (b"\r\n\r\n" not in head or b"\nx-forwarded-for:" in head.lower()):
+            return False
+        return self._left(f"from {network_of(address)}", self._clock()) < 1
 
     def _by_token(self, given: str) -> ApiCaller:
         kind, _, text = given.partition(" ")
@@ -101,13 +143,16 @@ class Callers:
     def spend(self, key: str) -> None:
         """Take one request from a bucket that refills with `PER_SECOND`."""
         now = self._clock()
-        left, at = self._buckets.get(key, (BURST, now))
-        left = min(BURST, left + (now - at) * PER_SECOND)
+        left = self._left(key, now)
         if left < 1:
-            raise ApiError(429, "too many requests", hint=f"{PER_SECOND:.0f} a second at most")
+            raise too_many_requests()
         if len(self._buckets) >= _MOST_BUCKETS:
             self._forget_full(now)
         self._buckets[key] = (left - 1, now)
+
+    def _left(self, key: str, now: float) -> float:
+        left, at = self._buckets.get(key, (BURST, now))
+        return min(BURST, left + (now - at) * PER_SECOND)
 
     def _forget_full(self, now: float) -> None:
         """Forget the buckets that are full again, or all: an attacker has as many addresses."""
@@ -117,6 +162,11 @@ class Callers:
             if left + (now - at) * PER_SECOND < BURST
         }
         self._buckets = used if len(used) < _MOST_BUCKETS else {}
+
+
+def too_many_requests() -> ApiError:
+    """Return the error of a client that has no request left."""
+    return ApiError(429, "too many requests", hint=f"{PER_SECOND:.0f} a second at most")
 
 
 def _by_uid(uid: int) -> ApiCaller:

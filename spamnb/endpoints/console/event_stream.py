@@ -69,12 +69,17 @@ class EventHub:
 
     def publish(self, kind: str, value: dict[str, Any]) -> None:
         """Send an event to all streams."""
+        event = self.keep(kind, value)
+        for stream in self._streams:
+            stream.put(event)
+
+    def keep(self, kind: str, value: dict[str, Any]) -> _SentEvent:
+        """Keep an event for `recent`, without sending it."""
         self._number += 1
         lines = f"id: {self._name}-{self._number}\nevent: {kind}\ndata: {json.dumps(value)}\n\n"
         event = _SentEvent(self._number, kind, value, lines.encode())
         self._kept.append(event)
-        for stream in self._streams:
-            stream.put(event)
+        return event
 
     def recent(self, kind: str) -> list[dict[str, Any]]:
         """Return the kept events of a kind, newest last; may be called in any thread."""

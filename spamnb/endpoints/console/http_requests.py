@@ -15,9 +15,9 @@ from urllib.parse import parse_qsl, urlsplit
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from spamnb.endpoints.console.callers import ApiConnection
+from spamnb.endpoints.console.callers import ApiConnection, TrustedProxies
 from spamnb.endpoints.console.problems import ApiError
-from spamnb.endpoints.net.networks import UNIX
+from spamnb.endpoints.net.networks import LOOPBACK, UNIX
 from spamnb.errors import BugError, SpamnbError
 from spamnb.service.telemetry.log import Log, incident
 
@@ -33,18 +33,35 @@ _LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
+class ConsoleAccess(NamedTuple):
+    """How the console is reached."""
+
+    url: str = ""
+    proxies: TrustedProxies = TrustedProxies()
+    tls: bool = False
+    """whether clients speak TLS with this process"""
+
+
 class ServedHosts:
     """The hosts that requests may be for: that of `console.url`, and the names of this machine."""
 
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+    def __init__(self, access: ConsoleAccess) -> None:
+        self._access = access
+        parts = urlsplit(access.url)
         self._url_host = parts.hostname
-        self._url_origin = f"{parts.scheme}://{parts.netloc}".lower() if url else ""
+        self._url_origin = f"{parts.scheme}://{parts.netloc}".lower() if access.url else ""
 
     def require(self, connection: ApiConnection) -> None:
-        """Raise for another name of this machine: a page's attempt to reach it (DNS rebinding)."""
+        """Raise for another name of this machine: a page's attempt to reach it (DNS rebinding).
+
+        Also for a client of another machine that speaks no TLS and comes through no proxy.
+        """
+        passed_on = self._access.proxies.has(connection)
+        if not (self._access.tls or passed_on or LOOPBACK.contains(connection.address)):
+            raise ApiError(403, "this address is for web servers", hint="see console.proxies")
         known = {*_LOCAL_NAMES, self._url_host}
-        if connection.address != UNIX and _host_of(connection) not in known:
+        is_unix = connection.address == UNIX and not passed_on
+        if not is_unix and _host_of(connection) not in known:
             raise ApiError(421, "this host is not served here", hint="see console.url")
 
     def origin_of(self, connection: ApiConnection) -> str:
@@ -53,7 +70,8 @@ class ServedHosts:
         if self._url_origin and host == self._url_host:
             return self._url_origin
         known = host in _LOCAL_NAMES
-        return f"http://{connection.headers.get('host', '').lower()}" if known else ""
+        scheme = "https" if self._access.tls else "http"
+        return f"{scheme}://{connection.headers.get('host', '').lower()}" if known else ""
 
 
 def _host_of(connection: ApiConnection) -> str:
@@ -66,7 +84,11 @@ def _host_of(connection: ApiConnection) -> str:
 def connection_of(request: Request) -> ApiConnection:
     """Return what the client is identified by."""
     address, number = request.client or ("", -1)
-    return ApiConnection(address, number if address == UNIX else -1, dict(request.headers))
+    headers: dict[str, str] = {}
+    for name, value in request.headers.items():
+        # A field that a client adds to that of a proxy must not stand in its place.
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return ApiConnection(address, number if address == UNIX else -1, headers)
 
 
 def type_of_body(request: Request) -> str:

@@ -1,7 +1,8 @@
 """The HTTP server of the console: uvicorn on given sockets, with the process's own event loop.
 
 The kernel identifies the client of a unix socket (SO_PEERCRED). A client that does not send a whole
-head within ten seconds is disconnected.
+head within ten seconds is disconnected, and a network that has too many connections gets no more.
+A request of a client that has sent too many is refused before it is read.
 """
 
 from __future__ import annotations
@@ -9,25 +10,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from spamnb.endpoints.net.networks import UNIX
+from spamnb.core.mail.envelope import network_of
+from spamnb.endpoints.net.networks import UNIX, NetworkSet
 
 HEAD_S: Final = 10.0
+LINGER_S: Final = 1.0
+"""for a refused client that still sends: closing at once would reset the connection"""
 HEAD_BYTES: Final = 16_384
 MOST_CONNECTIONS: Final = 200
+MOST_OF_ONE: Final = 50
+"""of a client's network; a browser opens six"""
+BACKLOG: Final = 128
+_HERE: Final = NetworkSet(("127.0.0.1", "::1", UNIX))
+_NONE: Final = NetworkSet()
 _UCRED = struct.Struct("3i")
+
+
+Refusal = Callable[[str, bytes], bytes]
+"""the reply to a request that begins so and is not read, of a client's address; empty to read it"""
 
 
 class ConsoleServer(uvicorn.Server):
     """Serves an ASGI application until `should_exit`; the process handles its signals itself."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(
+        self,
+        app: Any,
+        tls: ssl.SSLContext | None = None,
+        proxies: NetworkSet = _NONE,
+        refusal: Refusal = lambda _address, _head: b"",
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -43,6 +64,43 @@ class ConsoleServer(uvicorn.Server):
                 timeout_graceful_shutdown=5,
             )
         )
+
+        self.config.load()
+        self._tls = self.config.ssl = tls
+        if tls is not None:
+            tls.sni_callback = self._choose_tls
+        self._proxies = proxies
+        self.refusal = refusal
+
+    def apply_settings(self, tls: ssl.SSLContext | None, proxies: NetworkSet) -> None:
+        """Use another certificate and other proxies for new connections."""
+        self._tls, self._proxies = tls, proxies
+
+    def has_room(self, address: str) -> bool:
+        """Whether a client may have one more connection; web servers have those of many clients."""
+        if _HERE.contains(address) or self._proxies.contains(address):
+            return True
+        network = network_of(address)
+        clients = (getattr(one, "client", None) for one in self.server_state.connections)
+        return sum(client is not None and network_of(client[0]) == network
+                   for client in clients) <= MOST_OF_ONE  # fmt: skip
+
+    def _choose_tls(self, connection: ssl.SSLObject, *_: object) -> None:
+        """Called for each connection, also if the client names no server."""
+        if self._tls is not None:
+            connection.context = self._tls
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. uvicorn's own method gives a client a minute for its part of the TLS."""
+        loop = asyncio.get_running_loop()
+        made = partial(ConsoleProtocol, self, loop)
+        limit_s = HEAD_S if self.config.ssl else None
+        self.servers = [
+            await loop.create_server(made, sock=sock, ssl=self.config.ssl,
+                                     ssl_handshake_timeout=limit_s, backlog=BACKLOG)
+            for sock in sockets or ()
+        ]  # fmt: skip
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -63,6 +121,11 @@ class ConsoleProtocol(H11Protocol):
     """One connection."""
 
     _head_timer: asyncio.TimerHandle | None = None
+    _is_refused = False
+
+    def __init__(self, server: ConsoleServer, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(server.config, server.server_state, {}, loop)
+        self._has_room, self._refusal = server.has_room, server.refusal
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Identify the client."""
@@ -70,7 +133,28 @@ class ConsoleProtocol(H11Protocol):
         connection = transport.get_extra_info("socket")
         if connection.family == socket.AF_UNIX:
             self.client = (UNIX, _uid_of(connection))
+        if self.client is not None and not self._has_room(self.client[0]):
+            transport.abort()
         self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Refuse a request of a client with too many before it is read."""
+        is_new = self.cycle is None or self.cycle.response_complete
+        if self.client is not None and is_new and not self._is_refused:
+            refused = self._refusal(self.client[0], data)
+            if refused:
+                self._refuse(refused, data.lower())
+        if not self._is_refused:
+            super().data_received(data)
+
+    def _refuse(self, reply: bytes, head: bytes) -> None:
+        """Send a reply, and close; a client that sends a body has to read the reply before."""
+        self._is_refused = True
+        self.transport.write(reply)
+        if b"\ncontent-length:" in head or b"\ntransfer-encoding:" in head:
+            self.loop.call_later(LINGER_S, self.transport.close)
+        else:
+            self.transport.close()
 
     def handle_events(self) -> None:
         """Read what has come; the time for a head runs while there is no request."""

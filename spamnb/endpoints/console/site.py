@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict
 
+from spamnb.core.model.costs import OwnCosts
 from spamnb.endpoints.console.callers import ApiCaller
 from spamnb.endpoints.console.digest.opt_outs import DigestOptOuts
 from spamnb.endpoints.console.digest.signed_links import SignedLinks
@@ -35,6 +36,23 @@ class AskAdministration(Protocol):
     def __call__(self, op: str, body: bytes = b"", /, **fields: Any) -> AdminResponse: ...
 
 
+class LoginDirectory(Protocol):
+    """The people who may log in, and their sessions."""
+
+    def people(self) -> list[dict[str, Any]]:
+        """Return name, role, addresses, second factor and sessions of each."""
+
+    def end_sessions(self, login: str) -> int:
+        """End all sessions of a login; return how many."""
+
+
+class Judging(TypedDict):
+    """Arguments of `Filter.score` and `explain`: the person that the verdict is for."""
+
+    person: int
+    own_costs: OwnCosts | None
+
+
 @dataclass(frozen=True, slots=True)
 class ConsoleSite:
     """The served home."""
@@ -49,6 +67,7 @@ class ConsoleSite:
     tokens: TokenFile
     links: SignedLinks
     opt_outs: DigestOptOuts
+    logins: LoginDirectory
     users_release: UsersRelease = "junk"
     """what a caller of one user may release"""
 
@@ -62,6 +81,13 @@ class ConsoleSite:
         finally:
             model.history = None  # it stays open
             model.close()
+
+    def judging(self, model: Filter, recipient: str) -> Judging:
+        """Return as whom to judge a message for a recipient, an address or a login."""
+        names = self.config.persons
+        name = names.of(recipient) if names and recipient else ""
+        own_costs = self.config.recipient_costs.of(recipient, name) if recipient else None
+        return {"person": model.person(name), "own_costs": own_costs}
 
     def send(self, released: ReleasedMessage) -> Sequence[ReleaseReply]:
         """Deliver a released message to its original next hop."""

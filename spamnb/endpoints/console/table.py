@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from spamnb.core.model.costs import DECISIONS
 from spamnb.core.model.verdict import SIGNATURE
+from spamnb.core.policy.rulings import WORDS
 from spamnb.endpoints.console import operations as run
 from spamnb.endpoints.console import quarantine, token_operations
 from spamnb.endpoints.console.parameters import (
@@ -138,6 +139,9 @@ def _with(schema: Schema, **properties: str) -> Schema:
 _REF: Final = Parameter(
     "ref", TEXT, "The message's signature, digest or Message-ID, instead of the message.", ""
 )
+_PERSON: Final = Parameter(
+    "person", TEXT, "Judge for this person, an address or a login; needs persons.enabled.", ""
+)
 _LIMIT: Final = Parameter("limit", whole(1, 200), "The most entries of the reply.", 50)
 _CURSOR: Final = Parameter("cursor", whole(0, MOST_ID), "`next` of the page before.", 0)
 _SINCE: Final = Parameter("since", TIME, "Not before this time.", 0)
@@ -152,7 +156,16 @@ def _id(name: str, text: str) -> Parameter:
     return Parameter(name, TEXT, text, required=True)
 
 
+_OF_LIST: Final = (
+    _text("person", "Whose list, by address or login; only an administrator names a list."),
+    _text("domain", "The domain of recipients that have the list."),
+)
 _SIGNATURE: Final = _id("signature", f"The signature: {SIGNATURE.pattern}")
+_JOB: Final = _id("job", "The preview's name.")
+_PREVIEW: Final = _object(
+    job="string", state="string", wanted="object", began="string", ends="string?", kept="string?",
+    facts="object?", error="object?",
+)  # fmt: skip
 _QUARANTINE_ID: Final = _id("id", "The message's ID.")
 
 OPERATIONS: Final[tuple[ApiOperation, ...]] = (
@@ -175,6 +188,11 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         place="learner",
     ),
     ApiOperation(
+        "fleet", "GET", "/fleet", "admin", run.fleet,
+        _object(fault="string", lag_s="number", waiting="integer", host="string", hosts="array"),
+        place="learner",
+    ),
+    ApiOperation(
         "me", "GET", "/me", "", run.me, _object(name="string", user="string", scopes="array")
     ),
     ApiOperation(
@@ -183,14 +201,18 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
             Parameter("clues", whole(0, 1000), "How many of the strongest clues to list.", 0),
             Parameter("remember", FLAG, "Store the verdict in the history; the reply then has its "
                       "signature.", default=False),
+            _PERSON,
         ),
         message=True, place="heavy",
     ),
     ApiOperation(
         "explain", "POST", "/explain", "read", run.explain,
         _with(_VERDICT, bias="number", without="array"),
-        (_REF, Parameter("without", whole(0, 50), "For how many of the strongest clues to say what "
-                         "the verdict were without it.", 0)),
+        (
+            _REF, _PERSON,
+            Parameter("without", whole(0, 50), "For how many of the strongest clues to say what "
+                      "the verdict were without it.", 0),
+        ),
         message=True, place="heavy",
     ),
     ApiOperation(
@@ -205,6 +227,22 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     ApiOperation(
         "undo", "POST", "/undo", "teach", run.undo, _ANSWER,
         (Parameter("event", whole(1, MOST_ID), "The event's number.", required=True),),
+        place="learner",
+    ),
+    ApiOperation(
+        "senders", "GET", "/senders", "read", run.senders, _object(senders="array"),
+        (*_OF_LIST, _text("sender", "Only this address or domain.")), place="heavy",
+    ),
+    ApiOperation(
+        "list_sender", "POST", "/senders", "teach", run.list_sender, _ANSWER,
+        (
+            Parameter("word", choice(*WORDS, "none"), "What it is; none removes it from the list.",
+                      required=True),
+            _text("sender", "The sender: an address or a domain."),
+            Parameter("ref", TEXT, "A message's signature, digest or Message-ID, the author of "
+                      "which is meant, instead of the sender.", ""),
+            *_OF_LIST,
+        ),
         place="learner",
     ),
     ApiOperation(
@@ -230,7 +268,8 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     ),
     ApiOperation(
         "verdict", "GET", "/verdicts/{signature}", "read", run.verdict,
-        _with(_LISTED, trained="string?", training="object?", trainings="array", now="object"),
+        _with(_LISTED, trained="string?", training="object?", trainings="array", now="object",
+              person="string?"),
         (_SIGNATURE,), place="heavy",
     ),
     ApiOperation(
@@ -240,7 +279,8 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     ),
     ApiOperation(
         "graphs", "GET", "/graphs", "admin", run.graphs,
-        _object(step_s="integer", messages="integer", charts="array"),
+        _object(step_s="integer", messages="integer", charts="array", marks="array",
+                mistakes="object", last_taught="array"),
         (Parameter("period", choice(*PERIODS), "How far back.", "week"),), place="heavy",
     ),
     ApiOperation(
@@ -248,7 +288,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         _object(
             messages="integer", since="string?", old_thresholds="object", new_thresholds="object",
             counts="array", newly_junk="object", newly_delivered="object", at_most="object",
-            reliability="array", changed="array",
+            reliability="array", changed="array", steps="array?", spread="object?",
         ),
         (
             Parameter("junk_from", between(0, 1), "The probability above which messages are junk."),
@@ -257,9 +297,45 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
             Parameter("messages", whole(1, 20_000), "How many of the newest messages.", 5000),
             Parameter("one_in", whole(2, 1_000_000), "The bound on lost ham needs the evidence for "
                       "one in so many.", 1000),
+            Parameter("steps", FLAG, "Also the numbers of 76 thresholds of junk, and the spread "
+                      "of the log-odds.", default=False),
             _LIMIT,
         ),
         place="heavy",
+    ),
+    ApiOperation(
+        "time_machine", "GET", "/timemachine", "admin", run.time_machine,
+        _object(
+            last_event="integer", days="array", users="array", channels="array", kept="array",
+            preview="object?",
+        ),
+        place="heavy",
+    ),
+    ApiOperation(
+        "begin_preview", "POST", "/timemachine", "admin", run.begin_preview, _PREVIEW,
+        (
+            Parameter("to", TIME, "The state at this time.", 0),
+            Parameter("without", TEXTS, "Without the training by these users.", ()),
+            Parameter("without_channel", TEXTS, "Without the training of these channels.", ()),
+            _text("kept", "A model that was kept: the name of its file."),
+        ),
+        place="learner",
+    ),
+    ApiOperation(
+        "job", "GET", "/jobs/{job}", "admin", run.job, _PREVIEW, (_JOB,), place="learner",
+    ),
+    ApiOperation(
+        "end_preview", "DELETE", "/jobs/{job}", "admin", run.end_preview, _PREVIEW, (_JOB,),
+        place="learner",
+    ),
+    ApiOperation(
+        "apply_preview", "POST", "/timemachine/{job}/apply", "admin", run.apply_preview, _PREVIEW,
+        (
+            _JOB,
+            Parameter("expect", whole(0, MOST_ID), "The preview's `expect`: the last event.",
+                      required=True),
+        ),
+        place="learner",
     ),
     ApiOperation(
         "journal", "GET", "/journal", "read", run.trainings, _page("events", _EVENT),
@@ -319,6 +395,13 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     ApiOperation(
         "delete", "DELETE", "/quarantine/{id}", "quarantine", quarantine.delete,
         _object(deleted="string"), (_QUARANTINE_ID,),
+    ),
+    ApiOperation(
+        "people", "GET", "/people", "admin", token_operations.people, _object(people="array"),
+    ),
+    ApiOperation(
+        "end_sessions", "DELETE", "/people/{name}/sessions", "admin", token_operations.end_sessions,
+        _object(ended="integer"), (_id("name", "The login."),),
     ),
     ApiOperation(
         "tokens", "GET", "/tokens", "admin", token_operations.listed, _object(tokens="array"),

@@ -1,4 +1,4 @@
-"""The operations on tokens: list, create, revoke."""
+"""The operations on people and tokens: list, create, revoke, end sessions."""
 
 from __future__ import annotations
 
@@ -30,3 +30,13 @@ def revoke(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     """End a token at once."""
     site.tokens.revoke(request.values["name"])
     return ApiReply({"revoked": request.values["name"]})
+
+
+def people(site: ConsoleSite, _: ApiRequest) -> ApiReply:
+    """List the logins with their roles and sessions."""
+    return ApiReply({"people": site.logins.people()})
+
+
+def end_sessions(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """End all sessions of a login."""
+    return ApiReply({"ended": site.logins.end_sessions(request.values["name"])})

@@ -26,10 +26,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
-from spamnb.errors import PeerError, SpamnbError, StoreBusyError
+from spamnb.errors import PeerError, StoreBusyError
 from spamnb.service.admin.client import AdminClient, failed
 from spamnb.service.admin.request import AdminResponse, Header
-from spamnb.service.feedback.types import Answer, Feedback
+from spamnb.service.feedback.types import Answer, Feedback, SenderChange
 
 LINE_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 18
@@ -120,18 +120,6 @@ def _header(line: bytes) -> Header:
 # --- values and headers ----------------------------------------------------------------------
 
 
-def failure(error: SpamnbError) -> Header:
-    """An error as a reply header."""
-    return {
-        "ok": False,
-        "error": " ".join(str(error).split()),
-        "hint": error.hint,
-        "error_type": type(error).__name__,
-        "code": error.exit_code,
-        "transient": bool(getattr(error, "transient", False)),
-    }
-
-
 # --- the client ------------------------------------------------------------------------------
 
 
@@ -210,10 +198,10 @@ class ControlClient(AdminClient):
         return self._read_reply().header
 
 
-def teach_through(path: Path | str, feedback: Feedback) -> Answer:
+def teach_through(path: Path | str, given: Feedback | SenderChange) -> Answer:
     """Submit one feedback by a new connection: for callers in many threads."""
     with ControlClient(path) as caller:
-        return caller.teach(feedback)
+        return caller.teach(given) if isinstance(given, Feedback) else caller.list_sender(given)
 
 
 def ask_once(path: Path | str, op: str, body: bytes = b"", **fields: Any) -> AdminResponse:

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from spamnb.endpoints.control.protocol import CHUNK_BYTES, FrameError, Frames, failure
+from spamnb.endpoints.control.protocol import CHUNK_BYTES, FrameError, Frames
 from spamnb.endpoints.net.admission import OpenConnections
 from spamnb.errors import SpamnbError, StoreBusyError, UserError
+from spamnb.service.admin.client import failure
 from spamnb.service.admin.request import (
     AdminRequest,
     AdminResponse,

@@ -29,7 +29,9 @@ class _Sent:
     done: int = 0
     given: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("learnt", "moved", "duplicates", "refused"), 0)
+        default_factory=lambda: dict.fromkeys(
+            ("learnt", "moved", "duplicates", "refused", "waiting"), 0
+        )
     )
     unreadable: list[str] = field(default_factory=list)
 

@@ -13,7 +13,9 @@ from spamnb.endpoints.fleet.params import FleetParams
 from spamnb.endpoints.fleet.valkey_log import ValkeyLog
 from spamnb.errors import FleetError
 from spamnb.service.fleet.fleet_store import Member
+from spamnb.store.fleet.fleet_log import FleetLog
 from spamnb.store.fleet.seal import KEY_BYTES, SEALERS
+from spamnb.store.fleet.tail import Tail
 
 KEY_FILE = "fleet.key"
 
@@ -28,8 +30,25 @@ def open_member(params: FleetParams, home: Path) -> Member:
     if len(key) != KEY_BYTES:
         raise FleetError(f"{path} holds no key of a fleet", hint="copy it from another host")
     password = _read(Path(params.password_file)) if params.password_file else ""
-    log, sealer = ValkeyLog(params, password), SEALERS[params.seal](key)
-    return Member(params.effective_host, log, sealer, params.fold_s)
+    log, sealer = open_log(params, password), SEALERS[params.seal](key)
+    tail, host = Tail(home), params.effective_host
+    return Member(host, log, sealer, params.fold_s, tail, params.outbox_bytes)
+
+
+def open_log(params: FleetParams, password: str = "") -> FleetLog:
+    """Return the log on the server of the url."""
+    if not params.url.startswith("postgresql:"):
+        return ValkeyLog(params, password)
+    try:
+        from spamnb.endpoints.fleet.postgres_log import (  # noqa: PLC0415 - an extra
+            PostgresLog,
+        )
+    except ImportError as error:
+        raise FleetError(
+            "fleet.url is that of PostgreSQL, and the package psycopg is not installed",
+            hint="install spamnb[fleet]",
+        ) from error
+    return PostgresLog(params, password)
 
 
 def key_path(params: FleetParams, home: Path) -> Path:

@@ -9,10 +9,11 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from spamnb.errors import SettingsError
+from spamnb.store.fleet import OUTBOX_BYTES
 
 Durable = Literal["local", "trust"]
 Seal = Literal["chacha20", "hmac"]
-SCHEMES = ("valkeys", "valkey", "rediss", "redis", "unix")
+SCHEMES = ("valkeys", "valkey", "rediss", "redis", "unix", "postgresql")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -31,6 +32,7 @@ class FleetParams:
     fold_s: float = 0.5
     append_s: float = 1.0
     keep_events: int = 200_000
+    outbox_bytes: int = OUTBOX_BYTES
 
     def __post_init__(self) -> None:
         for key in ("name", "host"):
@@ -42,7 +44,8 @@ class FleetParams:
         url = urlsplit(self.url)
         if self.url and url.scheme not in SCHEMES:
             raise SettingsError(
-                f"the url {self.url!r} is not one", hint="valkeys://USER@HOST:PORT, or unix://PATH"
+                f"the url {self.url!r} is not one",
+                hint="valkeys://USER@HOST:PORT, unix://PATH, or postgresql://USER@HOST/DATABASE",
             )
         if url.password:
             raise SettingsError(

@@ -1,9 +1,17 @@
 """`ValkeyLog`: the log of a fleet on a Valkey or Redis server.
 
-    {NAME}:state   hash      epoch, seq, chain; said:HOST, how many events a host has appended
+    {NAME}:state   hash      epoch, seq, chain, level; recorded:HOST, how many events a host has
+                             appended; run, the run id of the server when it was settled; snapshot,
+                             its last event
     {NAME}:log     stream    entries: id SEQ-0 of the last event; host, upto, first, chain, body
-    {NAME}:pen     string    the host that holds the pen
-    {NAME}:snapshot    list      a copy of a host's model, in parts
+    {NAME}:writer  string    the host that holds the write lease
+    {NAME}:beats   hash      HOST: time, ident, seq, chain, and what else a host tells
+    {NAME}:settling    hash  after a restart of the server: at:HOST, the last event of each host
+    {NAME}:lease.WHAT  string    the host that does something for all
+    {NAME}:skipped    hash   SEQ: permit to pass over the entry that ends with this event
+    {NAME}:snapshot    string    random name and number of parts of a copy of a host's model
+    {NAME}:snapshot.*  list      its parts, under its name
+    {NAME}:questions.* list      questions to a host; answers.*: the answers to a question
 
 Each change is one script, which the server runs atomically. Before the first command, and after
 each fault, the server's settings are read: one that would lose acknowledged entries is refused.
@@ -13,20 +21,29 @@ The only module that imports valkey. Failure: LogAwayError for every fault of se
 
 from __future__ import annotations
 
-import itertools
+import math
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from spamnb.endpoints.fleet import scripts
+from spamnb.endpoints.fleet.paging import paged
 from spamnb.endpoints.fleet.params import FleetParams
 from spamnb.errors import FleetError, LogAwayError
-from spamnb.store.fleet.fleet_log import Draft, Head, LogEntry, Outcome
+from spamnb.store.fleet.fleet_log import (
+    ASKED_S,
+    DAY_S,
+    FRESH_S,
+    Asked,
+    Beat,
+    Draft,
+    Head,
+    LogEntry,
+    Outcome,
+)
 
-FIRST_PAGE, LAST_PAGE = 16, 1024
-"""Entries read at a time: more and more, because a page of large ones takes much memory."""
-PAGE_BYTES = 8 << 20
 LONGEST_WAIT_S = 5.0
 SNAPSHOT_S = 2 * 86_400
 """how long a snapshot is kept"""
@@ -48,11 +65,16 @@ class ValkeyLog:
             ) from error
         self._faults: tuple[type[Exception], ...] = (valkey.ValkeyError, OSError)
         self._params = params
-        self._keys = [f"{{{params.name}}}:{part}" for part in ("state", "log", "pen")]
+        self._keys = [
+            f"{{{params.name}}}:{part}" for part in ("state", "log", "writer", "beats", "settling")
+        ]
         self._client: Any
         self._waiting: Any
         """its server answers late: when there is a new entry"""
-        self._snapshot = f"{{{params.name}}}:snapshot"
+        self._snapshot, self._skipped, self._lease, self._questions, self._answers = (
+            f"{{{params.name}}}:{part}"
+            for part in ("snapshot", "skipped", "lease", "questions", "answers")
+        )
         options: dict[str, Any] = {"password": password} if password else {}
         if params.is_encrypted:
             # The library does not compare the name of the server with its certificate unasked.
@@ -71,24 +93,62 @@ class ValkeyLog:
         self._is_checked = False
 
     def head(self) -> Head | None:
-        return self._call(
-            lambda: _head(self._client.hmget(self._keys[0], ["epoch", "seq", "chain"]))
-        )
+        state = self._script(scripts.HEAD)
+        return self._call(lambda: _head(state))
 
     def make(self, head: Head) -> bool:
-        return bool(self._script(scripts.MAKE, head.epoch, head.seq, head.chain))
+        return bool(self._script(scripts.MAKE, *head[:3], int(head.settled), head.level))
 
     def append(self, draft: Draft) -> Outcome:
         keep = self._params.keep_events
         return Outcome(self._script(scripts.APPEND, *draft, keep).decode())
 
+    def settle(self, host: str, seq: int, wait_s: float) -> bool:
+        return bool(self._script(scripts.SETTLE, host, seq, wait_s, FRESH_S, DAY_S))
+
+    def restore(self, epoch: str, before: str, entry: LogEntry) -> bool:
+        return bool(self._script(scripts.RESTORE, epoch, before, *entry))
+
+    def renew(self, epoch: str, seq: int, renewed: str) -> bool:
+        return bool(self._script(scripts.RENEW, epoch, seq, renewed))
+
+    def put_level(self, level: int) -> None:
+        self._script(scripts.LEVEL, level)
+
+    def clear(self) -> None:
+        self._script(scripts.CLEAR)
+
+    def beat(self, beat: Beat) -> int:
+        facts = f"{beat.seq} {beat.chain} {beat.fingerprint or '-'} {beat.level} {beat.clock_us}"
+        facts += f" {beat.waiting} {beat.version}"
+        found = self._script(scripts.BEAT, beat.host, beat.ident, facts, FRESH_S, DAY_S)
+        if found == b"twin":
+            raise FleetError(
+                f"another host of the fleet has the name {beat.host}",
+                hint="set fleet.host, a different name on each host",
+            )
+        return self._call(lambda: int(found))
+
+    def beats(self) -> list[Beat]:
+        found = self._script(scripts.BEATS)
+        return self._call(lambda: [_beat(*fields) for fields in found])
+
+    def skip(self, last: int, permit: bytes) -> None:
+        self._call(lambda: self._client.hset(self._skipped, last, permit))
+
+    def skipped(self, last: int) -> bytes | None:
+        found: bytes | None = self._call(lambda: self._client.hget(self._skipped, last))
+        return found
+
+    def recorded(self, host: str) -> int:
+        return self._call(lambda: int(self._client.hget(self._keys[0], f"recorded:{host}") or 0))
+
+    def lease(self, what: str, host: str, hold_s: float) -> bool:
+        name, hold_ms = f"{self._lease}.{what}", int(hold_s * 1000)
+        return bool(self._call(lambda: self._client.set(name, host, nx=True, px=hold_ms)))
+
     def entries(self, after: int, wait_s: float = 0.0) -> Iterator[LogEntry]:
-        page = FIRST_PAGE
-        while found := self._page(after, page, wait_s):
-            yield from found
-            after, wait_s = found[-1].last, 0.0
-            if sum(len(entry.body) for entry in found) < PAGE_BYTES // 2:
-                page = min(2 * page, LAST_PAGE)
+        return paged(self._page, after, wait_s)
 
     def _page(self, after: int, count: int, wait_s: float) -> list[LogEntry]:
         block = max(int(min(wait_s, LONGEST_WAIT_S) * 1000), 1) if wait_s else None
@@ -96,34 +156,77 @@ class ValkeyLog:
         stream = {self._keys[1]: f"{after}-0"}
         return self._call(lambda: _entries(client.xread(stream, count=count, block=block)))
 
-    def take_pen(self, host: str, ms: int) -> bool:
-        return bool(self._script(scripts.TAKE_PEN, host, ms))
+    def take_write_lease(self, host: str, ms: int) -> bool:
+        return bool(self._script(scripts.TAKE_WRITE_LEASE, host, ms))
 
-    def give_pen(self, host: str) -> None:
-        self._script(scripts.GIVE_PEN, host)
+    def give_write_lease(self, host: str) -> None:
+        self._script(scripts.GIVE_WRITE_LEASE, host)
 
-    def put_snapshot(self, parts: Iterable[bytes]) -> None:
-        made = f"{self._snapshot}.{secrets.token_hex(8)}"
+    def put_snapshot(self, parts: Iterable[bytes], seq: int = 0) -> None:
+        ident, count = secrets.token_hex(8), 0
+        made = f"{self._snapshot}.{ident}"
         for part in parts:
             self._call(partial(self._waiting.rpush, made, part))
             # Also if this is interrupted, the parts do not stay.
             self._call(partial(self._client.expire, made, SNAPSHOT_S))
-        self._call(partial(self._client.rename, made, self._snapshot))
+            count += 1
+        old, _ = self._newest_snapshot()
+        self._call(partial(self._client.set, self._snapshot, f"{ident} {count}", ex=SNAPSHOT_S))
+        self._call(partial(self._client.hset, self._keys[0], "snapshot", seq))
+        self._call(partial(self._client.delete, f"{self._snapshot}.{old}"))
+
+    def _newest_snapshot(self) -> tuple[str, int]:
+        """Return the name and the number of parts of the newest snapshot."""
+        return self._call(lambda: _snapshot(self._client.get(self._snapshot) or b" 0"))
 
     def snapshot(self) -> Iterator[bytes]:
-        for index in itertools.count():
-            part = self._call(partial(self._waiting.lindex, self._snapshot, index))
+        ident, count = self._newest_snapshot()
+        for index in range(count):
+            part = self._call(partial(self._waiting.lindex, f"{self._snapshot}.{ident}", index))
             if part is None:
-                return
+                raise LogAwayError(
+                    "the snapshot of the fleet was replaced while it was read", hint="try again"
+                )
             yield part
+
+    def snapshot_age_s(self) -> float:
+        left_ms = self._call(lambda: int(self._client.pttl(self._snapshot)))
+        return SNAPSHOT_S - left_ms / 1000 if left_ms >= 0 else math.inf
+
+    def ask(self, hosts: Collection[str], question: Asked, wait_s: float) -> dict[str, bytes]:
+        for host in hosts:
+            self._put(f"{self._questions}.{host}", question.ident, question.body)
+        answers: dict[str, bytes] = {}
+        end = time.monotonic() + wait_s
+        while len(answers) < len(hosts) and (left_s := end - time.monotonic()) > 0:
+            found = self._take(f"{self._answers}.{question.ident}", left_s)
+            answers |= dict([found] if found else [])
+        return answers
+
+    def next_question(self, host: str, wait_s: float) -> Asked | None:
+        found = self._take(f"{self._questions}.{host}", wait_s)
+        return Asked(*found) if found else None
+
+    def answer(self, host: str, answer: Asked) -> None:
+        self._put(f"{self._answers}.{answer.ident}", host, answer.body)
+
+    def _put(self, name: str, who: str, body: bytes) -> None:
+        self._script(scripts.PUT, who.encode() + b" " + body, ASKED_S, keys=[name])
+
+    def _take(self, name: str, wait_s: float) -> tuple[str, bytes] | None:
+        """Take the first value of a list; the server takes a wait of 0 as one without end."""
+        timeout_s = min(max(wait_s, 0.001), LONGEST_WAIT_S)
+        found = self._call(lambda: self._waiting.blpop(name, timeout_s))
+        who, _, body = found[1].partition(b" ") if found else (b"", b"", b"")
+        return (who.decode(), body) if found else None
 
     def close(self) -> None:
         self._client.close()
         self._waiting.close()
 
-    def _script(self, text: str, *args: Any) -> Any:
+    def _script(self, text: str, *args: Any, keys: Sequence[str] = ()) -> Any:
         script = self._client.register_script(text)
-        return self._call(lambda: script(keys=self._keys, args=args))
+        return self._call(lambda: script(keys=keys or self._keys, args=args))
 
     def _call(self, run: Callable[[], Result]) -> Result:
         try:
@@ -156,10 +259,23 @@ class ValkeyLog:
                 )
 
 
-def _head(state: list[Any]) -> Head | None:
-    if state[0] is None:
+def _head(state: list[Any] | None) -> Head | None:
+    if state is None:
         return None
-    return Head(state[0].decode(), int(state[1]), state[2].decode())
+    level = int(state[4] or 1)
+    return Head(state[0].decode(), int(state[1]), state[2].decode(), bool(state[3]), level)
+
+
+def _snapshot(found: bytes) -> tuple[str, int]:
+    ident, _, count = found.decode().partition(" ")
+    return ident, int(count)
+
+
+def _beat(host: bytes, ident: bytes, facts: bytes, age_s: bytes) -> Beat:
+    seq, chain, fingerprint, level, clock_us, waiting, version = facts.decode().split(" ", 6)
+    numbers = int(level), version, int(clock_us), int(waiting), float(age_s)
+    found = "" if fingerprint == "-" else fingerprint
+    return Beat(host.decode(), ident.decode(), int(seq), chain, found, *numbers)
 
 
 def _entries(streams: Any) -> list[LogEntry]:

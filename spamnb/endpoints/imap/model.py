@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from spamnb.service.engine.filter import Filter
+from spamnb.service.feedback.sender_lists import evidence_of
 from spamnb.service.scanning.model_session import Found, ModelSession, ScanFault
+from spamnb.service.scanning.types import Notes
 
 
 class MailboxModel:
@@ -20,10 +22,19 @@ class MailboxModel:
         self._lock = threading.Lock()
 
     def judge(self, raws: list[bytes], user: str) -> list[Found]:
-        """Return the verdicts on messages of a user, who may later label them."""
+        """Return the verdicts on messages of a user, who may later label them.
+
+        A list of wanted or unwanted senders decides here as in the mail path.
+        """
         with self._lock:
-            found = self._session.scan(raws, [{"to": user} for _ in raws], [(user,)] * len(raws))
-        return [one if isinstance(one, ScanFault) else one.of(user) for one in found]
+            local, lists = self._session.plan.local, self._session.sender_lists((user,))
+            rulings = [lists.rulings(evidence_of(raw, local)) for raw in raws]
+            notes = [_notes(user, one.reason((user,))) for one in rulings]
+            found = self._session.scan(raws, notes, [(user,)] * len(raws))
+        return [
+            one if isinstance(one, ScanFault) else ruling.applied(one).of(user)
+            for one, ruling in zip(found, rulings, strict=True)
+        ]
 
     def label_of(self, raw: bytes, user: str) -> str | None:
         """Return the label that a message is trained with for a user; None if it is not."""
@@ -48,3 +59,7 @@ class MailboxModel:
         """Close the model."""
         with self._lock:
             self._session.close()
+
+
+def _notes(user: str, reason: str) -> Notes:
+    return {"to": user, "list": reason} if reason else {"to": user}

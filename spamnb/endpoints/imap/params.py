@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Literal, NamedTuple
 
+from spamnb.endpoints.net.credentials import SecretSource
 from spamnb.errors import SettingsError
 
 ImapTls = Literal["implicit", "starttls", "none"]
@@ -48,15 +49,17 @@ class ImapParams:
     poll_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.password_file and self.password_command:
-            raise SettingsError(
-                "password_file and password_command are both set", hint="remove one of them"
-            )
+        self.password.check_one()
         if self.tls == "none" and self.host and not self.is_here:
             raise SettingsError(
                 f"a password for {self.host} would be sent without encryption",
                 hint='set tls to "implicit" or "starttls"; "none" is for this machine only',
             )
+
+    @property
+    def password(self) -> SecretSource:
+        """Where the password comes from."""
+        return SecretSource("password", self.password_file, self.password_command)
 
     @property
     def is_here(self) -> bool:

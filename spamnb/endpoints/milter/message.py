@@ -17,6 +17,8 @@ from spamnb.service.scanning.types import ScanRequest
 _ITEM_BYTES: Final = 200
 """what Python needs for a recipient, or for the place of a header field"""
 
+_UNSAFE: Final = bytes((*range(0x21), 0x7F))
+
 HeaderPlace = tuple[int, bytes]
 """index among the fields of the same name, from 1; the name as it came"""
 
@@ -25,8 +27,9 @@ class MilterMessage:
     """What is kept of one message."""
 
     __slots__ = (
-        "_body", "_counts", "_header", "_limit", "_places_bytes", "_rcpts", "_shared", "began",
-        "envelope_bytes", "forged", "header_bytes", "mail", "size", "subjects",
+        "_body", "_body_bytes", "_counts", "_header", "_limit", "_places_bytes", "_rcpts",
+        "_shared", "began", "envelope", "envelope_bytes", "forged", "header_bytes", "mail",
+        "subjects",
     )  # fmt: skip
 
     def __init__(
@@ -40,8 +43,9 @@ class MilterMessage:
         self.forged: list[HeaderPlace] = []
         self.subjects: list[tuple[HeaderPlace, bytes]] = []
         """with their values, LF before each folded line, as an MTA takes them back"""
-        self.size = 0
         self.began = now
+        self.envelope = Envelope()
+        """known from `end` on"""
         self._limit = scan_limit_bytes
         self._shared = shared
         """whether fields with names that other filters use, too, are forged copies"""
@@ -50,7 +54,14 @@ class MilterMessage:
         """the size of the header, with forged copies"""
         self._counts: Counter[bytes] = Counter()
         self._body = bytearray()
+        self._body_bytes = 0
+        """the size of the body, also of what is beyond the limit"""
         self._places_bytes = 0
+
+    @property
+    def size(self) -> int:
+        """The size of the message, with forged copies."""
+        return self.header_bytes + self._body_bytes
 
     @property
     def held_bytes(self) -> int:
@@ -66,7 +77,6 @@ class MilterMessage:
         """Add a header field; LF separates the lines of a folded value."""
         value = value.replace(b"\r\n", b"\n")
         line = b"%b:%b\r\n" % (name, value.replace(b"\n", b"\r\n"))
-        self.size += len(line)
         self.header_bytes += len(line)
         if is_own(name, shared=self._shared):
             self.forged.append(self._place(name))
@@ -84,13 +94,13 @@ class MilterMessage:
 
     def add_body(self, data: bytes) -> None:
         """Add a part of the body."""
-        self.size += len(data)
+        self._body_bytes += len(data)
         room = self._limit - len(self._header) - len(self._body)
         self._body += data[: max(0, room)]
 
-    def envelope(self, client: Client) -> Envelope:
-        """Return the envelope."""
-        return Envelope(
+    def end(self, client: Client) -> None:
+        """Take the client, which is known at the end: the envelope is complete."""
+        self.envelope = Envelope(
             sender=_address_of(self.mail),
             recipients=tuple(map(_address_of, self._rcpts)),
             client=client,
@@ -98,12 +108,11 @@ class MilterMessage:
             rcpt_lines=tuple(_command_of(b"RCPT TO:", rcpt) for rcpt in self._rcpts),
         )
 
-    def request(self, client: Client, *, before_queue: bool) -> ScanRequest:
+    def request(self, *, before_queue: bool) -> ScanRequest:
         """Return the message for the scanner."""
-        whole = self.size - self.header_bytes == len(self._body)
+        whole = self._body_bytes == len(self._body)
         raw = b"\r\n".join((self._header, self._body))
-        header_bytes = len(self._header) + 2
-        return ScanRequest(raw, header_bytes, self.envelope(client), before_queue, whole)
+        return ScanRequest(raw, len(self._header) + 2, self.envelope, before_queue, whole)
 
 
 def _address_of(arguments: list[bytes]) -> str:
@@ -113,7 +122,7 @@ def _address_of(arguments: list[bytes]) -> str:
 
 def _command_of(verb: bytes, arguments: list[bytes]) -> bytes:
     """The SMTP command for a path and its parameters. No argument has a line end or a blank."""
-    safe = [bytes(byte for byte in one if byte > 0x20 and byte != 0x7F) for one in arguments]
+    safe = [one.translate(None, _UNSAFE) for one in arguments]
     path, *parameters = safe or [b"<>"]
     if not path.startswith(b"<"):
         path = b"<%b>" % path

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from enum import IntFlag
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 MAX_PACKET_BYTES: Final = (1 << 20) + 65_536
@@ -17,45 +17,52 @@ MAX_TEXT_BYTES: Final = 2048
 """of a client's name, and of a macro's value"""
 OLDEST_VERSION: Final = 2
 VERSION: Final = 6
+_LENGTH: Final = struct.Struct("!I")
 
 
 class MilterError(Exception):
     """The MTA has broken the protocol."""
 
 
-class Capability(IntFlag):
+class Capability(IntEnum):
     """What a filter may change; the MTA offers, the filter takes (SMFIF_*)."""
 
     ADD_HEADERS = 0x01
     CHANGE_HEADERS = 0x10
+    SET_MACROS = 0x100
+    """name the macros that the filter needs: the MTA then sends no others"""
 
 
-class Step(IntFlag):
-    """How the MTA and the filter talk (SMFIP_*). NO_REPLY_x: no reply is sent to command x."""
+class Step(IntEnum):
+    """How the MTA and the filter talk (SMFIP_*).
 
+    NO_REPLY_x: no reply is sent to command x. Other NO_x: the MTA does not send command x.
+    Plain numbers: every packet is compared with them, and `&` of an IntFlag takes 2 us.
+    """
+
+    NO_HEADER_END = 0x40
     NO_UNKNOWN = 0x100
+    NO_DATA = 0x200
     NO_REPLY_HEADER = 0x80
     NO_REPLY_CONNECT = 0x1000
     NO_REPLY_HELO = 0x2000
     NO_REPLY_MAIL = 0x4000
     NO_REPLY_RCPT = 0x8000
-    NO_REPLY_DATA = 0x10000
     NO_REPLY_UNKNOWN = 0x20000
-    NO_REPLY_HEADER_END = 0x40000
     NO_REPLY_BODY = 0x80000
     LEADING_SPACE = 0x100000
     """header values come, and are sent, with the blank after the colon"""
 
 
-WANTED_CAPABILITIES: Final = Capability.ADD_HEADERS | Capability.CHANGE_HEADERS
-WANTED_STEPS: Final = Step(sum(Step))
+CHANGES: Final = Capability.ADD_HEADERS | Capability.CHANGE_HEADERS
+WANTED_CAPABILITIES: Final = sum(Capability)
+WANTED_STEPS: Final = sum(Step)
+_MACROS: Final = (b"", b"", b"{auth_authen}", b"", b"", b"i", b"")
+"""at connect, HELO, MAIL, RCPT, DATA, the end of the message, the end of the header (SMFIM_*)"""
 
 
-class Packet(NamedTuple):
-    """One packet."""
-
-    command: bytes
-    data: bytes
+Packet = tuple[bytes, bytes]
+"""command and data"""
 
 
 class PacketReader:
@@ -72,21 +79,31 @@ class PacketReader:
     def feed(self, chunk: bytes) -> Iterator[Packet]:
         """Yield the packets that are complete."""
         buffer = self._buffer
-        buffer += chunk
-        at = 0
+        if buffer:
+            # Copied once for each packet, however small the chunks are.
+            buffer += chunk
+            if len(buffer) < 4 or len(buffer) < _end_of(buffer, 0):
+                return
+            chunk = bytes(buffer)
+            buffer.clear()
+        at, size = 0, len(chunk)
         try:
-            while len(buffer) - at >= 4:
-                (length,) = struct.unpack_from("!I", buffer, at)
-                if not 0 < length <= MAX_PACKET_BYTES:
-                    raise MilterError(f"a packet of {length} bytes")
-                end = at + 4 + length
-                if end > len(buffer):
+            while size - at >= 4:
+                end = _end_of(chunk, at)
+                if end > size:
                     return
-                packet = Packet(bytes(buffer[at + 4 : at + 5]), bytes(buffer[at + 5 : end]))
-                at = end
-                yield packet
+                start, at = at + 4, end
+                yield chunk[start : start + 1], chunk[start + 1 : end]
         finally:
-            del buffer[:at]
+            buffer += chunk[at:]
+
+
+def _end_of(data: bytes | bytearray, at: int) -> int:
+    """Where the packet ends that begins here."""
+    length: int = _LENGTH.unpack_from(data, at)[0]
+    if not 0 < length <= MAX_PACKET_BYTES:
+        raise MilterError(f"a packet of {length} bytes")
+    return at + 4 + length
 
 
 class Offer(NamedTuple):
@@ -115,7 +132,10 @@ class Offer(NamedTuple):
 
     def packet(self) -> bytes:
         """Return the negotiation packet."""
-        return packet_of(b"O", struct.pack("!III", *self))
+        parts = [struct.pack("!III", *self)]
+        if self.capabilities & Capability.SET_MACROS:
+            parts += [_LENGTH.pack(stage) + names + b"\0" for stage, names in enumerate(_MACROS)]
+        return packet_of(b"O", b"".join(parts))
 
 
 class ConnectInfo(NamedTuple):

@@ -4,8 +4,8 @@
     new        O                                    ready
     ready      C H M, macros                        M: mail
     mail       R                                    rcpt
-    rcpt       R T L N                              L: header, N: body
-    header     L N                                  N: body
+    rcpt       R T L N B E                          L: header, N and B: body, E: scanning
+    header     L N B E                              N and B: body, E: scanning
     body       B E                                  E: scanning
     scanning   none                                 the result: ready
 
@@ -30,12 +30,11 @@ from spamnb.core.policy.verdict_headers import Fields
 from spamnb.endpoints.milter import packets
 from spamnb.endpoints.milter.message import MilterMessage
 from spamnb.endpoints.milter.packets import (
+    CHANGES,
     MAX_TEXT_BYTES,
-    Capability,
     ConnectInfo,
     MilterError,
     Offer,
-    Packet,
     PacketReader,
     Step,
 )
@@ -64,7 +63,8 @@ LOGGED_RECIPIENTS: Final = 3
 _USED_MACROS: Final = (b"i", b"auth_authen")
 _MAX_ENVELOPE_BYTES: Final = 4 << 20
 """of all recipients with their parameters"""
-_MESSAGE_STAGES: Final = (b"M", b"R", b"T", b"L", b"N", b"B", b"E")
+_MESSAGE_STAGES: Final = (b"M", b"R", b"T", b"E")
+"""not L, N and B: Postfix sends the queue id before each header field, and again at the end"""
 _STAGES: Final = (b"C", b"H", *_MESSAGE_STAGES)
 _REFUSED: Final = b"5.7.1 Message rejected"
 _DEFERRED: Final = b"4.3.0 Temporary failure, try again later"
@@ -88,6 +88,7 @@ def _states(*names: State) -> frozenset[State]:
 
 
 _OPEN: Final = _states("ready", "mail", "rcpt", "header", "body")
+_MESSAGE: Final = _states("rcpt", "header", "body")
 _ALL: Final = _states("ready", "mail", "rcpt", "header", "body", "scanning")
 
 
@@ -170,18 +171,18 @@ class MilterSession:
     # -- commands ---------------------------------------------------------------------------------
 
     def _take_all(self, chunk: bytes) -> None:
-        for packet in self._reader.feed(chunk):
-            self._take(packet)
+        for name, data in self._reader.feed(chunk):
+            self._take(name, data)
             if self.closed:
                 return
 
-    def _take(self, packet: Packet) -> None:
-        command = self._COMMANDS.get(packet.command)
+    def _take(self, name: bytes, data: bytes) -> None:
+        command = self._COMMANDS.get(name)
         if command is None or self.state not in command.states:
-            raise MilterError(f"command {packet.command!r} in state {self.state}")
+            raise MilterError(f"command {name!r} in state {self.state}")
         if command.then is not None:
             self.state = command.then
-        command.handle(self, packet.data)
+        command.handle(self, data)
         if command.no_reply is not None and not self._offer.steps & command.no_reply:
             self._add(SendBytes(packets.CONTINUE))
 
@@ -192,8 +193,10 @@ class MilterSession:
             self._warn("milter cannot change headers", "the MTA does not offer it")
 
     def _store_macros(self, data: bytes) -> None:
-        stage, words = data[:1], packets.texts_of(data[1:])
-        stored = self._macros.setdefault(stage, {}) if stage in _STAGES else {}
+        stage = data[:1]
+        if stage not in _STAGES:
+            return
+        words, stored = packets.texts_of(data[1:]), self._macros.setdefault(stage, {})
         for braced, value in zip(words[::2], words[1::2], strict=False):
             name = braced.removeprefix(b"{").removesuffix(b"}")
             if name in _USED_MACROS and len(value) <= MAX_TEXT_BYTES:
@@ -220,12 +223,10 @@ class MilterSession:
             raise MilterError("too many recipients")
 
     def _header(self, data: bytes) -> None:
-        words = packets.texts_of(data)
-        if len(words) != 2:
+        name, *values = data.split(b"\0")
+        if len(values) != 2 or values[1]:
             raise MilterError("a header field without a name or a value")
-        name, value = words
-        if not self._has_leading_space:
-            value = b" " + value
+        value = values[0] if self._has_leading_space else b" " + values[0]
         message = self._current
         if message.header_bytes <= self.params.header_limit_bytes:
             message.add_field(name, value)
@@ -236,12 +237,13 @@ class MilterSession:
     def _end(self, data: bytes) -> None:
         self._body(data)
         message = self._current
+        message.end(self._scanned_client)
         if message.header_bytes > self.params.header_limit_bytes:
             facts: dict[str, object] = {}
             self._finish("refuse", self._refusal("550", _LONG_HEADER, facts), facts)
             return
         self.deadline = self._now + self.params.scan_total_s
-        self._request = message.request(self._scanned_client, before_queue=self._is_refusable)
+        self._request = message.request(before_queue=self._is_refusable)
         self._add(StartScan(self._request))
 
     def _abort(self, _data: bytes) -> None:
@@ -267,8 +269,7 @@ class MilterSession:
 
     @property
     def _can_change(self) -> bool:
-        wanted = Capability.ADD_HEADERS | Capability.CHANGE_HEADERS
-        return self._offer.capabilities & wanted == wanted
+        return self._offer.capabilities & CHANGES == CHANGES
 
     @property
     def _has_leading_space(self) -> bool:
@@ -359,8 +360,8 @@ class MilterSession:
         self._forget_message()
 
     def _record(self, action: str, reply: str) -> dict[str, object]:
-        message, client = self._current, self._scanned_client
-        envelope = message.envelope(client)
+        message = self._current
+        envelope, client = message.envelope, message.envelope.client
         return {
             "event": "message",
             "peer": self._peer,
@@ -403,12 +404,12 @@ class MilterSession:
         b"H": _MilterCommand(_states("ready"), None, Step.NO_REPLY_HELO, _helo),
         b"M": _MilterCommand(_states("ready"), "mail", Step.NO_REPLY_MAIL, _mail),
         b"R": _MilterCommand(_states("mail", "rcpt"), "rcpt", Step.NO_REPLY_RCPT, _rcpt),
-        b"T": _MilterCommand(_states("rcpt"), None, Step.NO_REPLY_DATA, _nothing),
+        b"T": _MilterCommand(_states("rcpt"), None, Step.NO_DATA, _nothing),
         b"U": _MilterCommand(_OPEN, None, Step.NO_REPLY_UNKNOWN, _nothing),
         b"L": _MilterCommand(_states("rcpt", "header"), "header", Step.NO_REPLY_HEADER, _header),
-        b"N": _MilterCommand(_states("rcpt", "header"), "body", Step.NO_REPLY_HEADER_END, _nothing),
-        b"B": _MilterCommand(_states("body"), None, Step.NO_REPLY_BODY, _body),
-        b"E": _MilterCommand(_states("body"), "scanning", None, _end),
+        b"N": _MilterCommand(_states("rcpt", "header"), "body", Step.NO_HEADER_END, _nothing),
+        b"B": _MilterCommand(_MESSAGE, "body", Step.NO_REPLY_BODY, _body),
+        b"E": _MilterCommand(_MESSAGE, "scanning", None, _end),
         b"A": _MilterCommand(_ALL, "ready", None, _abort),
         b"K": _MilterCommand(_ALL, "ready", None, _next_connection),
         b"Q": _MilterCommand(_ALL, None, None, _quit),

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spamnb.core.policy.verdict_headers import REQUIRED_SCORE
-from spamnb.endpoints.scanner.message import facts_of, marked
+from spamnb.endpoints.scanner.message import (
+    header_of,
+    marked,
+    message_id_in,
+    own_names_in,
+    subject_in,
+)
 from spamnb.endpoints.scanner.report import report_of
 from spamnb.endpoints.scanner.request import ClientRequest, Problem
 from spamnb.service.scanning.types import ScanResult
@@ -22,6 +28,8 @@ STATUSES: Final[dict[Problem, int]] = {
 }
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JSON: Final = "application/json"
+_as_json: Final = json.JSONEncoder(separators=(",", ":")).encode
+"""made once: `json.dumps` makes an encoder for each call with separators"""
 _REASONS: Final = {
     200: "OK",
     202: "Accepted",
@@ -65,7 +73,7 @@ def answer(
     if isinstance(value, str):
         value = value.encode()
     elif not isinstance(value, bytes):
-        kind, value = _JSON, json.dumps(value, separators=(",", ":")).encode()
+        kind, value = _JSON, _as_json(value).encode()
     extra = dict(extra or {})
     kind = extra.pop("Content-Type", kind)
     return reply(
@@ -101,14 +109,14 @@ def _skipped(request: ClientRequest, seconds: float) -> dict[str, Any]:
         "action": "no action",
         "symbols": {},
         "messages": {"smtp_message": "Try again later"},
-        "message-id": facts_of(request).message_id,
+        "message-id": message_id_in(header_of(request)),
         "time_real": round(seconds, 6),
     }
 
 
 def _checked(request: ClientRequest, result: ScanResult, seconds: float) -> dict[str, Any]:
-    report, facts = report_of(result), facts_of(request)
-    names = dict.fromkeys((*facts.own_names, *(name for name, _ in result.add)), 0)
+    report, header = report_of(result), header_of(request)
+    names = dict.fromkeys((*own_names_in(header), *(name for name, _ in result.add)), 0)
     value: dict[str, Any] = {
         "is_skipped": report.skipped,
         "score": report.score,
@@ -119,7 +127,7 @@ def _checked(request: ClientRequest, result: ScanResult, seconds: float) -> dict
             name: _symbol(name, score, text) for name, (score, text) in report.symbols().items()
         },
         "messages": {},
-        "message-id": facts.message_id,
+        "message-id": message_id_in(header),
         "time_real": round(seconds, 6),
         "milter": {
             "add_headers": {name: {"value": text, "order": 0} for name, text in result.add},
@@ -129,7 +137,7 @@ def _checked(request: ClientRequest, result: ScanResult, seconds: float) -> dict
     if report.action == "reject":
         value["messages"] = {"smtp_message": "This message is not wanted here"}
     if result.tag:
-        value["subject"] = f"{result.tag.decode().rstrip()} {facts.subject}".rstrip()
+        value["subject"] = f"{result.tag.decode().rstrip()} {subject_in(header)}".rstrip()
     return value
 
 
@@ -158,7 +166,7 @@ def _own(request: ClientRequest, result: ScanResult) -> bytes:
     header, body = marked(request.body, result.add, result.tag)
     full = request.query == "full=1"
     kind = "message/rfc822" if full else "message/rfc822-headers"
-    extra = {"Content-Type": kind, "Spamnb-Outcome": json.dumps(outcome, separators=(",", ":"))}
+    extra = {"Content-Type": kind, "Spamnb-Outcome": _as_json(outcome)}
     return answer(request, 200, header + body if full else header, extra)
 
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 from spamnb.core.mail.envelope import Client, Envelope
-from spamnb.core.policy.verdict_headers import Fields, add_to_message, header_end, is_own
+from spamnb.core.policy.verdict_headers import (
+    Fields,
+    add_to_message,
+    header_end,
+    is_own,
+    may_be_forged,
+)
 from spamnb.endpoints.scanner.request import ClientRequest
 from spamnb.service.scanning.types import ScanRequest
 
@@ -16,19 +22,9 @@ _EXIM_LINES = re.compile(
 )
 """what Exim puts before a message that it has scanned: it is not part of the message"""
 _NAME = re.compile(rb"^([!-9;-~]+)[ \t]*:", re.MULTILINE)
-_MESSAGE_ID = re.compile(
-    rb"^message-id:[ \t\r\n]*<([^>\r\n]{1,500})>", re.IGNORECASE | re.MULTILINE
-)
-_SUBJECT = re.compile(rb"^subject:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
-
-
-class MessageFacts(NamedTuple):
-    """What replies repeat of a message."""
-
-    message_id: str
-    subject: str
-    own_names: tuple[str, ...]
-    """names of header fields that are forged copies of added ones"""
+_MESSAGE_ID = re.compile(rb"\nmessage-id:[ \t\r\n]*<([^>\r\n]{1,500})>")
+_SUBJECT = re.compile(rb"\nsubject:([^\r\n]*)")
+"""in lower case, with a line end before the first line: a tenth of the time of ^ and IGNORECASE"""
 
 
 def original(request: ClientRequest) -> bytes:
@@ -79,17 +75,32 @@ def marked(message: bytes, fields: Fields, tag: bytes) -> tuple[bytes, bytes]:
     return changed, message[len(header) :]
 
 
-def facts_of(request: ClientRequest) -> MessageFacts:
-    """Read what replies repeat."""
+def header_of(request: ClientRequest) -> bytes:
+    """The header section of a request's message; replies repeat parts of it."""
     end = header_end(request.body)
-    header = request.body[: end if end >= 0 else 65_536]
-    found, subject = _MESSAGE_ID.search(header), _SUBJECT.search(header)
-    own = {name.decode("ascii") for name in _NAME.findall(header) if is_own(name)}
-    return MessageFacts(
-        found[1].decode("ascii", "replace") if found else "undef",
-        subject[1].strip().decode("utf-8", "replace") if subject else "",
-        tuple(sorted(own)),
-    )
+    return request.body[: end if end >= 0 else 65_536]
+
+
+def message_id_in(header: bytes) -> str:
+    """The first Message-ID without its brackets; `undef` if there is none, as rspamd says."""
+    return _first(_MESSAGE_ID, header).decode("ascii", "replace") or "undef"
+
+
+def subject_in(header: bytes) -> str:
+    """The text of the first subject, as it is written."""
+    return _first(_SUBJECT, header).strip().decode("utf-8", "replace")
+
+
+def _first(pattern: re.Pattern[bytes], header: bytes) -> bytes:
+    found = pattern.search(b"\n" + header.lower())
+    return header[found.start(1) - 1 : found.end(1) - 1] if found else b""
+
+
+def own_names_in(header: bytes) -> list[str]:
+    """Names of header fields that are forged copies of added ones, sorted."""
+    if not may_be_forged(header):
+        return []
+    return sorted({name.decode("ascii") for name in _NAME.findall(header) if is_own(name)})
 
 
 def _path(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -11,6 +12,8 @@ HEADER_BYTES: Final = 400
 Problem = Literal["usage", "method", "data", "size", "protocol", "media"]
 """usage: no such command; method: not for this path; data: the body is not what it claims to be;
 size: the request is too large; protocol: everything else; media: an unknown compression"""
+
+_NAME = re.compile(rb"[!-~]+")
 
 
 class RequestError(Exception):
@@ -46,7 +49,7 @@ class ClientRequest:
     def add_header(self, line: bytes) -> None:
         """Add the header in a line without its end; RequestError if it is none."""
         name, colon, value = line.partition(b":")
-        if not colon or not name or any(byte <= 0x20 or byte >= 0x7F for byte in name):
+        if not colon or _NAME.fullmatch(name) is None:
             raise RequestError("protocol", "invalid header line")
         text = value.strip().decode("utf-8", "replace")
         self.headers.setdefault(name.decode("ascii").lower(), []).append(text)

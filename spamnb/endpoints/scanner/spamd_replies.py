@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from spamnb.core.policy.verdict_headers import REQUIRED_SCORE
-from spamnb.endpoints.scanner.message import facts_of, marked, original
+from spamnb.endpoints.scanner.message import header_of, marked, message_id_in, original
 from spamnb.endpoints.scanner.report import ScanReport, report_of
 from spamnb.endpoints.scanner.request import ClientRequest, Problem
 from spamnb.service.scanning.types import ScanResult
@@ -64,14 +64,13 @@ def taught(*, did_set: bool, did_remove: bool) -> bytes:
 
 
 def _old_rspamd(request: ClientRequest, report: ScanReport) -> bytes:
-    facts = facts_of(request)
     scores = f"{report.score:.1f} / {REQUIRED_SCORE:.1f} / {report.reject_score:.1f}"
     lines = [
         "RSPAMD/1.3 0 EX_OK",
         f"Metric: default; {report.spam}; {scores}",
         f"Action: {report.action}",
         *(f"Symbol: {name}({score:.1f})" for name, (score, _) in report.symbols().items()),
-        f"Message-ID: {facts.message_id}",
+        f"Message-ID: {message_id_in(header_of(request))}",
     ]
     return "\r\n".join([*lines, "", ""]).encode("ascii", "replace")
 

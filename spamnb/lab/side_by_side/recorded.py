@@ -17,12 +17,14 @@ from spamnb.core.model.costs import Decision, roles_of
 from spamnb.core.model.events import NO_LABEL
 from spamnb.core.model.verdict import signature_text
 from spamnb.lab.side_by_side.records import PairedVerdict
+from spamnb.service.engine.clock import iso
 from spamnb.service.engine.filter import Filter
 from spamnb.service.scanning.shadow import AskedVerdict, read_asked
 from spamnb.store.contract import ReadView
 from spamnb.store.history.entry import HistoryEntry
 
 _BATCH = 500
+_SHOWN = ("from", "author", "to", "subject")
 
 
 def recorded(model: Filter, home: Path, since_us: int) -> tuple[list[PairedVerdict], int]:
@@ -63,6 +65,8 @@ def _pair(
     truth = None
     if live is not None and live.label != NO_LABEL:
         truth = roles_of(model.labels)[live.label]
+    facts = [("time", iso(entry.time_us))]
+    facts += [(name, entry.notes[name]) for name in _SHOWN if name in entry.notes]
     recipients = entry.notes.get("to", "").split()
     return PairedVerdict(
         ident=entry.digest.hex(),
@@ -73,6 +77,7 @@ def _pair(
         truth=truth,
         tests=mark.tests,
         domains=tuple(sorted({domain_of(one) for one in recipients} - {""})),
+        facts=tuple(facts),
         own_ms=asked.own_ms if asked else None,
         other_ms=asked.other_ms if asked else None,
     )

@@ -34,6 +34,8 @@ class PairedVerdict:
     """of the other filter"""
     domains: tuple[str, ...] = ()
     """of the recipients"""
+    facts: tuple[tuple[str, str], ...] = ()
+    """by what a user recognises the message: names and values"""
     own_ms: float | None = None
     other_ms: float | None = None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -156,8 +156,14 @@ class TrialReport:
 
 
 def report_of(pairs: Iterable[PairedVerdict], context: TrialContext = PAIRS_ALONE) -> TrialReport:
-    """Count the pairs; of several with one `ident` the last counts."""
-    by_ident = {pair.ident: pair for pair in pairs}
+    """Count the pairs; of several with one `ident` the last counts.
+
+    A message with an answer stays in the sample, also if it was trained with that label.
+    """
+    by_ident = {
+        pair.ident: replace(pair, truth=None) if pair.ident in context.answers else pair
+        for pair in pairs
+    }
     found = [by_ident[ident] for ident in sorted(by_ident)]
     both = Counter((pair.own, pair.other) for pair in found)
     decisions = Counter(pair.decision for pair in found)

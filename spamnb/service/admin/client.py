@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from spamnb import errors
 from spamnb.errors import PeerError, SpamnbError
 from spamnb.service.admin.request import AdminResponse, Header
-from spamnb.service.feedback.types import Answer, Feedback
+from spamnb.service.feedback.types import Answer, Feedback, SenderChange
 
 
 class AdminClient(ABC):
@@ -36,9 +36,18 @@ class AdminClient(ABC):
         op = "teach" if feedback.label else "forget"
         return answer_of(self.ask(op, feedback.raw, **spoken(feedback)).header)
 
-    def undo(self, event: int, feedback: Feedback) -> Answer:
-        """Undo an event."""
-        return answer_of(self.ask("undo", event=event, **spoken(feedback)).header)
+    def list_sender(self, asked: SenderChange) -> Answer:
+        """Change a list of senders."""
+        target = asked.target
+        fields: Header = {"for": target.user, "trust": target.trust, "channel": "address"}
+        fields |= {"person": target.person, "domain": target.domain}
+        fields |= {"word": asked.word or "", "sender": asked.sender, "refs": list(asked.refs)}
+        return answer_of(self.ask("sender", asked.raw, **fields).header)
+
+    def undo(self, event: int, feedback: Feedback, *, waiting: bool = False) -> Answer:
+        """Undo an event, or a correction that waits under this number."""
+        fields = spoken(feedback) | ({"waiting": True} if waiting else {})
+        return answer_of(self.ask("undo", event=event, **fields).header)
 
 
 def answer_of(header: Header) -> Answer:
@@ -70,3 +79,15 @@ def failed(header: Header) -> SpamnbError:
     if not (isinstance(error_type, type) and issubclass(error_type, SpamnbError)):
         error_type = PeerError
     return error_type(str(header.get("error") or "refused"), hint=str(header.get("hint") or ""))
+
+
+def failure(error: SpamnbError) -> Header:
+    """Return an error as the header of a reply; the inverse of `failed`."""
+    return {
+        "ok": False,
+        "error": " ".join(str(error).split()),
+        "hint": error.hint,
+        "error_type": type(error).__name__,
+        "code": error.exit_code,
+        "transient": bool(getattr(error, "transient", False)),
+    }

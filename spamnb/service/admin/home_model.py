@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, TypeVar
 
 from spamnb.service.admin.client import AdminClient
 from spamnb.service.admin.model_config import ModelConfig, open_model, open_service
@@ -16,6 +16,9 @@ from spamnb.service.admin.request import AdminRequest, AdminResponse, Caller, He
 from spamnb.service.engine.filter import Filter
 from spamnb.service.feedback.review_queue import ReviewQueue
 from spamnb.service.feedback.service import FeedbackService
+from spamnb.store.maintenance import exclusive
+
+Result = TypeVar("Result")
 
 
 class HomeModel:
@@ -52,9 +55,17 @@ class HomeModel:
     def open(self) -> None:
         """Do nothing: the first operation opens the model."""
 
+    def replaced(self, replace: Callable[[], Result]) -> Result:
+        """Run a function while the model is closed, if no other process has it open."""
+        self.close()
+        with exclusive(self.config.home):
+            pass
+        return replace()
+
     def close(self) -> None:
-        if self._service is not None:
-            self._service.model.close()
+        service, self._service = self._service, None
+        if service is not None:
+            service.model.close()
 
 
 class LocalClient(AdminClient):
@@ -69,6 +80,7 @@ class LocalClient(AdminClient):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._administration.close()
         self._model.close()
 
     def ask(self, op: str, body: bytes = b"", **fields: Any) -> AdminResponse:

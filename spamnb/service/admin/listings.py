@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any
 
-from spamnb.core.model.events import Event
+from spamnb.core.model.events import Event, EventKind
 from spamnb.core.model.verdict import signature_text
 from spamnb.service.engine.clock import iso
 from spamnb.service.engine.filter import Filter
@@ -97,4 +98,28 @@ def verdict_facts(entry: HistoryEntry) -> dict[str, Any]:
         "log_odds": entry.log_odds,
         "decision": entry.decision,
         "notes": entry.notes,
+    }
+
+
+def timeline(model: Filter, most: int) -> dict[str, Any]:
+    """Return what the newest events of the journal were: by day, user and channel."""
+    days: dict[str, Counter[str]] = {}
+    by: dict[str, Counter[str]] = {"users": Counter(), "channels": Counter()}
+    with model.store.read() as view:
+        last_event = view.totals().last_seq
+        for event in islice(view.events(newest_first=True), most):
+            day = days.setdefault(iso(event.time_us)[:10], Counter())
+            day.update(["events", *(["imports"] if event.kind == EventKind.IMPORT else [])])
+            by["users"][event.user] += 1
+            by["channels"][event.channel] += 1
+    return {
+        "last_event": last_event,
+        "days": [
+            {"day": day, "events": count["events"], "imports": count["imports"]}
+            for day, count in days.items()
+        ],
+        **{
+            name: [{"name": one, "events": count} for one, count in counts.most_common()]
+            for name, counts in by.items()
+        },
     }

@@ -4,10 +4,11 @@ One line a login, in a file that only its owner may read:
 
     alice@example.org:$scrypt$ln=15,r=8,p=3$SALT$HASH:alice@example.org,postmaster@example.org
 
-The addresses are those delivered to the user; without any, the login is the address. Passwords are
-stored as scrypt hashes (RFC 7914; ln=15, r=8, p=3 takes 32 MB and a fifth of a second, one of the
-equivalent choices of the OWASP cheat sheet). An unknown login takes as much time as a wrong
-password. `FailedLogins` delays repeated guesses.
+The addresses are those delivered to the user; without any, the login is the address. A fourth
+field is the secret of a second factor (`totp`), which the pages ask for. Passwords are stored as
+scrypt hashes (RFC 7914; ln=15, r=8, p=3 takes 32 MB and a fifth of a second, one of the equivalent
+choices of the OWASP cheat sheet). An unknown login takes as much time as a wrong password.
+`FailedLogins` delays repeated guesses.
 
 Must not know protocols. Failure: SettingsError with file and line.
 """
@@ -27,6 +28,7 @@ from pathlib import Path
 
 from spamnb.core.mail.envelope import network_of
 from spamnb.errors import SettingsError, StoreAccessError
+from spamnb.service.admin.totp import SECRET
 from spamnb.store.files import durable_write, make_folder
 
 MAX_PASSWORD_BYTES = 1_024
@@ -58,6 +60,8 @@ class Login:
     name: str
     secret: str
     addresses: tuple[str, ...] = ()
+    totp: str = ""
+    """the secret of the second factor; empty without one"""
 
 
 def hashed(password: str, cost: Cost | None = None) -> str:
@@ -162,21 +166,22 @@ def read_logins(path: Path) -> dict[str, Login]:
 
 
 def _login(line: str, where: str) -> Login:
-    name, _, rest = line.strip().partition(":")
-    secret, _, addresses = rest.partition(":")
-    if not LOGIN.fullmatch(name) or _parse_hash(secret) is None:
+    name, secret, addresses, totp = [*line.strip().split(":", 3), "", "", ""][:4]
+    right = LOGIN.fullmatch(name) and (not totp or SECRET.fullmatch(totp))
+    if not right or _parse_hash(secret) is None:
         raise SettingsError(
-            f"{where}: the line is not a login, a hash and addresses",
+            f"{where}: the line is not a login, a hash, addresses and a secret",
             hint="write it with `spamnb passwd LOGIN`",
         )
     listed = tuple(one.strip() for one in addresses.split(",") if one.strip())
-    return Login(name, secret, listed or (name,))
+    return Login(name, secret, listed or (name,), totp)
 
 
 def write_logins(path: Path, logins: Mapping[str, Login]) -> None:
     """Write a password file atomically: concurrent readers see the old one or the new one."""
     lines = [
-        f"{login.name}:{login.secret}:{','.join(login.addresses)}\n" for login in logins.values()
+        f"{one.name}:{one.secret}:{','.join(one.addresses)}{one.totp and f':{one.totp}'}\n"
+        for one in logins.values()
     ]
     try:
         if not path.parent.is_dir():
@@ -227,3 +232,13 @@ class FailedLogins:
         failed, _, before = self._known.pop(key, (0, 0.0, 0.0))
         if failed > 1:
             self._known[key] = (failed - 1, before, before)
+
+
+class FailedCodes(FailedLogins):
+    """Wrong codes of a second factor by login: only a client that has the password gives one.
+
+    A code is right by chance in three of a million; at most a hundred a day are checked.
+    """
+
+    LONGEST_S = 900.0
+    FORGET_S = 86_400.0

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
+from spamnb.core.model.events import Recipe
 from spamnb.core.persons.names import PersonNames
-from spamnb.service.engine.filter import Filter
+from spamnb.core.persons.recipient_costs import RecipientCosts
+from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.engine.learner import Learner
 from spamnb.service.feedback.review_queue import ReviewQueue
 from spamnb.service.feedback.service import FeedbackService
 from spamnb.service.fleet.fleet_store import FleetStore, Member
+from spamnb.service.fleet.waiting import FleetCommitter
 from spamnb.service.limits import ReviewLimits, TeachingRules
 from spamnb.service.maintenance.expiry import ExpiryRules, newest_us
 from spamnb.service.maintenance.expiry_clock import ClockMark, expiry_mark
 from spamnb.service.telemetry.log import Log, silent
 from spamnb.service.telemetry.metrics import Meters
 from spamnb.service.telemetry.status import QUIET_DAYS
+from spamnb.store.contract import Store
+from spamnb.store.fleet.fleet_log import host_mark
+from spamnb.store.fleet.outbox import Outbox, OutboxReader
 from spamnb.store.history.limits import HistoryLimits
 from spamnb.store.history.verdict_history import History
 
@@ -28,6 +35,8 @@ class ModelConfig:
     """A home, and how its model is opened and taught."""
 
     home: Path
+    recipe: Callable[[], Recipe] = new_recipe
+    """of a missing model that an import creates"""
     local: LocalHosts = field(default_factory=LocalHosts)
     costs: Costs = field(default_factory=Costs)
     store_limit_bytes: int = 0
@@ -39,10 +48,18 @@ class ModelConfig:
     """default: `quarantine` in the home; only its size is reported"""
     persons: PersonNames | None = None
     """whose label a user's is; None: users label for all"""
+    recipient_costs: RecipientCosts = field(default_factory=RecipientCosts)
+    """which labels of persons are learnt by costs of their own"""
     quiet_days: int = QUIET_DAYS
     fleet: Callable[[], Member] | None = None
     """opens the log of the fleet; None: the host is alone"""
     log: Log = silent
+
+    def __post_init__(self) -> None:
+        """Let the aliases name mailboxes with the delimiter, for all rules alike."""
+        if self.persons is not None:
+            rules = replace(self.teaching, exact=self.persons.exact)
+            object.__setattr__(self, "teaching", rules)
 
     @property
     def review_queue(self) -> ReviewQueue:
@@ -51,7 +68,10 @@ class ModelConfig:
 
 
 def open_model(config: ModelConfig, *, readonly: bool = False) -> Filter:
-    """Open the model without its history; to write, through the log of its fleet."""
+    """Open the model without its history; to write, through the log of its fleet.
+
+    A model of a fleet judges messages that wait to be learnt as their labels say.
+    """
     member = config.fleet() if config.fleet and not readonly else None
     model = Filter.open(
         config.home,
@@ -62,8 +82,21 @@ def open_model(config: ModelConfig, *, readonly: bool = False) -> Filter:
         limit_bytes=config.store_limit_bytes,
     )
     if member is None:
+        model.pins = OutboxReader(config.home) if config.fleet else None
         return model
-    return Filter(FleetStore(model.store, member), local=config.local, costs=config.costs)
+    try:
+        outbox = Outbox(config.home, member.outbox_bytes)
+    except BaseException:
+        model.close()
+        raise
+    store = FleetStore(model.store, member)
+
+    def committer(_: Store, learner: Learner) -> FleetCommitter:
+        return FleetCommitter(store, learner, outbox, config.log)
+
+    shared = Filter(store, local=config.local, costs=config.costs, committer=committer)
+    shared.pins, shared.host_mark = outbox, host_mark(member.host)
+    return shared
 
 
 def open_service(
@@ -76,7 +109,12 @@ def open_service(
         if model.history.warning:
             warn(model.history.warning)
         return FeedbackService(
-            model, config.review_queue, config.teaching, meters, persons=config.persons
+            model,
+            config.review_queue,
+            config.teaching,
+            meters,
+            persons=config.persons,
+            recipient_costs=config.recipient_costs,
         )
     except BaseException:
         model.close()

@@ -3,12 +3,15 @@
     ping                                            served home, caller's role
     teach   label, bytes or refs, channel, for      set the label of a message
     forget  bytes or refs                           remove a message's training
-    undo    event                                   undo an event
+    undo    event, waiting                          undo an event, or a correction that waits
     batch   sizes, labels, bytes, person            sorted mail of `train`                admins
+    sender  word, sender, bytes or refs, domain     want a sender, or not; without word neither
+    senders domain                                  the list of wanted and unwanted senders
     status, metrics                                 state; metrics in Prometheus format
     bypass  on                                      deliver all mail unscanned            admins
     review  do = list | show | accept | refuse, name                                      admins
     import  format, most, label_ham, label_spam, again, bytes                             admins
+    rewind, relearn     do = preview | show | apply | cancel: see `time_machine`          admins
     expire, reload                                  maintenance                           admins
 
 Admins may name a user (`for`) and the user's trust level (`trust`: admin, user, stranger), or the
@@ -29,15 +32,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import BinaryIO, Literal
 
-from spamnb.errors import RefusedError, UserError
+from spamnb.core.policy.sender_evidence import warning_of
+from spamnb.errors import RefusedError, StoreMissingError, UserError
 from spamnb.service.admin.bypass import turn_bypass
 from spamnb.service.admin.facts import gathered
 from spamnb.service.admin.model_config import read_clock
 from spamnb.service.admin.ports import AdminDaemon, AdminModel
 from spamnb.service.admin.request import (
     FEEDBACK,
+    SENDER,
+    SENDERS,
     SOURCE,
     AdminRequest,
     AdminResponse,
@@ -50,9 +57,12 @@ from spamnb.service.admin.request import (
     label,
     positive,
     read_fields,
+    sender_change_of,
     speaker_of,
+    target_of,
     text,
 )
+from spamnb.service.admin.time_machine import RELEARN, REWIND, relearn, rewind
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Source
 from spamnb.service.feedback.spool import SpoolFile
@@ -60,11 +70,13 @@ from spamnb.service.foreign.formats import dump_digest, read_dump
 from spamnb.service.foreign.mapper import DumpOptions
 from spamnb.service.maintenance.expiry import expire
 from spamnb.service.maintenance.expiry_clock import warning
-from spamnb.service.maintenance.export_import import lines_of, load, merge, read_export
+from spamnb.service.maintenance.export_import import create, lines_of, load, merge, read_export
 from spamnb.service.maintenance.prior import Prior, add_prior, is_prior, read_prior
 from spamnb.service.telemetry import status
+from spamnb.service.telemetry.log import Log
 from spamnb.service.telemetry.metrics import prometheus
 from spamnb.service.telemetry.status import Facts
+from spamnb.service.timemachine.jobs import TimeMachine
 
 _IMPORT_BYTES = 1 << 33
 _FRESH_S = 1.0
@@ -88,6 +100,7 @@ class Administration:
     def __init__(self, model: AdminModel, daemon: AdminDaemon | None = None) -> None:
         self.model = model
         self.daemon = daemon
+        self.time_machine = TimeMachine()
         self._lock = threading.Lock()
         self._facts = _NO_FACTS
 
@@ -122,6 +135,10 @@ class Administration:
                 self._facts = (time.monotonic(), facts)
             return facts
 
+    def close(self) -> None:
+        """End what still runs."""
+        self.time_machine.close()
+
     def forget_facts(self) -> None:
         """Gather the facts of `status` again at the next request."""
         self._facts = _NO_FACTS
@@ -144,7 +161,50 @@ def _forget(admin: Administration, request: AdminRequest, fields: Header) -> Adm
 def _undo(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
     feedback = feedback_of(request.caller, fields, b"")
     with admin.model.service() as service:
-        return AdminResponse(service.undo(fields["event"], feedback).as_dict())
+        undo = service.take_back if fields["waiting"] is True else service.undo
+        return AdminResponse(undo(fields["event"], feedback).as_dict())
+
+
+def _sender(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
+    """Set or remove the word of a sender in a list."""
+    config = admin.model.config
+    raw = request.body(config.teaching.limit_bytes)
+    asked = sender_change_of(request.caller, fields, raw)
+    with admin.model.service() as service:
+        answer = service.list_sender(asked)
+    if answer.state == "listed" and admin.daemon is not None:
+        _log_listed(config.log, asked.target.user, answer.facts)
+    answer.facts["warning"] = _unproven(admin) if fields["word"] == "wanted" else ""
+    return AdminResponse(answer.as_dict())
+
+
+def _log_listed(log: Log, user: str, said: Mapping[str, object]) -> None:
+    log(
+        {
+            "event": "sender listed",
+            "user": user,
+            "sender": said["sender"],
+            "word": said["word"],
+            "before": said["before"],
+            "list": said["list"],
+            "owner": said["owner"],
+        }
+    )
+
+
+def _senders(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
+    """List the senders of a list, or of all lists."""
+    target = target_of(request.caller, fields)
+    with admin.model.service() as service:
+        found = list(service.sender_lists.shown(target))
+    lines = [json.dumps(one).encode() + b"\n" for one in found]
+    wanted = any(one["word"] == "wanted" for one in found)
+    warning = _unproven(admin) if wanted else ""
+    return AdminResponse({"entries": len(lines), "warning": warning}, b"".join(lines))
+
+
+def _unproven(admin: Administration) -> str:
+    return warning_of(admin.model.config.local, "wanted senders")
 
 
 def _batch(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
@@ -173,7 +233,8 @@ def _tally(receipts: list[Receipt]) -> Header:
     return {
         "learnt": sum(r.changed and r.before is None for r in receipts),
         "moved": sum(r.changed and r.before is not None for r in receipts),
-        "duplicates": sum(not r.changed and r.error is None for r in receipts),
+        "duplicates": sum(not (r.changed or r.waiting) and r.error is None for r in receipts),
+        "waiting": sum(r.waiting != 0 for r in receipts),
         "refused": len(refused),
         "reasons": refused[:_SHOWN_REASONS],
     }
@@ -237,7 +298,7 @@ def _bypass(admin: Administration, _: AdminRequest, fields: Header) -> AdminResp
 
 def _import(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
     """Add an export, which may be larger than the memory, a prior, or another filter's dump."""
-    with tempfile.TemporaryFile(dir=admin.model.config.home) as file:
+    with tempfile.TemporaryFile(dir=_scratch(admin)) as file:
         request.save_body(_IMPORT_BYTES, file.fileno())
         file.seek(0)
         if fields["format"]:
@@ -256,17 +317,36 @@ def _import(admin: Administration, request: AdminRequest, fields: Header) -> Adm
     return AdminResponse({"receipt": receipt.as_dict(), "features": found.features})
 
 
+def _scratch(admin: Administration) -> Path:
+    """Return the home, or the folder in which a missing one will be."""
+    home = admin.model.config.home
+    return next(place for place in (home, *home.parents) if place.is_dir())
+
+
 def _import_dump(
     admin: Administration, file: BinaryIO, fields: Header, source: Source
 ) -> AdminResponse:
-    """Add the counts of another filter; the model is not held while they are read."""
+    """Add the counts of another filter; the model is not held while they are read.
+
+    A missing model is created after that, so a dump that cannot be read creates none.
+    """
     options = DumpOptions(
-        fields["format"], (fields["label_ham"], fields["label_spam"]), fields["most"]
+        fields["format"],
+        (fields["label_ham"], fields["label_spam"]),
+        fields["most"],
+        _scratch(admin),
     )
     digest = b"" if fields["again"] is True else dump_digest(file)
-    with admin.model.reading() as model:
-        recipe = model.recipe
+    new = None
+    try:
+        with admin.model.reading() as model:
+            recipe = model.recipe
+    except StoreMissingError:
+        recipe = new = admin.model.config.recipe()
     found = read_dump(recipe, file, options)
+    if new is not None:
+        create(admin.model.config.home, new)
+        admin.model.open()
     with admin.model.service() as service:
         receipt = load(service.model, found.bulk, found.words, source, digest)
     return AdminResponse({"receipt": receipt.as_dict(), **found.as_dict()})
@@ -302,13 +382,17 @@ OPERATIONS: Mapping[str, Operation] = {
     "ping": Operation(_ping),
     "teach": Operation(_teach, fields=FEEDBACK | {"label": label}),
     "forget": Operation(_forget, fields=FEEDBACK),
-    "undo": Operation(_undo, fields=FEEDBACK | {"event": positive}),
+    "undo": Operation(_undo, fields=FEEDBACK | {"event": positive, "waiting": anything}),
+    "sender": Operation(_sender, fields=SENDER),
+    "senders": Operation(_senders, fields=SENDERS),
     "batch": Operation(_batch, "admins", SOURCE | {"sizes": anything, "labels": anything}),
     "status": Operation(_status),
     "metrics": Operation(_metrics),
     "bypass": Operation(_bypass, "admins", {"on": boolean}),
     "review": Operation(_review, "admins", {"do": text, "name": text}),
     "import": Operation(_import, "admins", SOURCE | DUMP),
+    "rewind": Operation(rewind, "admins", REWIND),
+    "relearn": Operation(relearn, "admins", RELEARN),
     "expire": Operation(_expire, "admins", SOURCE | {"trust_clock": anything}),
     "reload": Operation(_reload, "admins", {"settings": anything}),
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from spamnb.service.telemetry.metrics import Meters
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from spamnb.service.feedback.review_queue import ReviewQueue
     from spamnb.service.feedback.service import FeedbackService
     from spamnb.service.telemetry.status import Facts
+
+
+Result = TypeVar("Result")
 
 
 class AdminModel(Protocol):
@@ -42,6 +46,9 @@ class AdminModel(Protocol):
 
     def open(self) -> None:
         """Try to open the model now."""
+
+    def replaced(self, replace: Callable[[], Result]) -> Result:
+        """Run a function while this process has the model closed; other requests wait."""
 
 
 class AdminDaemon(Protocol):

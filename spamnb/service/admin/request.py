@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
+from spamnb.core.policy.rulings import WORDS, Word
 from spamnb.errors import RefusedError, UserError
-from spamnb.service.feedback.types import Feedback, Trust
+from spamnb.service.feedback.types import Feedback, ListTarget, SenderChange, Trust
 
 Header = dict[str, Any]
 """the fields of a request or a reply, as values of JSON"""
@@ -99,6 +100,15 @@ def label(header: Header, name: str) -> str:
     return found
 
 
+def word(header: Header, name: str) -> Word | None:
+    """Read `wanted` or `unwanted`; None without one."""
+    given = text(header, name)
+    found: Word | None = next((one for one in WORDS if one == given), None)
+    if given and found is None:
+        raise UserError(f"`{name}` must be {' or '.join(WORDS)}, or empty")
+    return found
+
+
 def positive(header: Header, name: str) -> int:
     """Read a whole number of 1 or more."""
     found = header.get(name)
@@ -138,6 +148,9 @@ def _trust(header: Header, name: str) -> str:
 
 SOURCE: dict[str, Field] = {"for": text, "trust": _trust, "channel": text, "person": text}
 """the user and the channel of a change, and the person that it is for"""
+SENDERS = SOURCE | {"domain": text}
+"""whose list of senders it is; for admins that of the site without a person and a domain"""
+SENDER = SENDERS | {"word": word, "sender": text, "refs": references}
 FEEDBACK = SOURCE | {"label": text, "refs": references, "domain": text, "client": text}
 
 
@@ -163,6 +176,18 @@ def feedback_of(caller: Caller, fields: Header, raw: bytes) -> Feedback:
         client=fields["client"][:_CLIENT_CHARS] if admin else "",
         person=fields["person"],
     )
+
+
+def sender_change_of(caller: Caller, fields: Header, raw: bytes) -> SenderChange:
+    """Build a change of a list of senders from `SENDERS` and the fields of the sender."""
+    target = target_of(caller, fields)
+    return SenderChange(target, fields["word"], fields["sender"], raw, fields["refs"])
+
+
+def target_of(caller: Caller, fields: Header) -> ListTarget:
+    """Return whose list of senders a request from `SENDERS` means; RefusedError without a right."""
+    user, trust = speaker_of(caller, fields)
+    return ListTarget(user, trust, fields["person"], fields["domain"])
 
 
 def speaker_of(caller: Caller, fields: Header) -> tuple[str, Trust]:

@@ -5,7 +5,7 @@
     search(model, index, rules, query)             forgotten
 
 The index finds entries by terms; each found entry is then compared with the query itself. A query
-of one user finds what was delivered to the user (`ownership.delivered_to`). Must not know
+of one user finds what was delivered to the user (`ownership.own_notes`). Must not know
 connections.
 """
 
@@ -14,13 +14,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from spamnb.core.mail.domains import address_of, domain_of
 from spamnb.core.model.events import NO_LABEL
 from spamnb.service.admin.listings import verdict_facts
 from spamnb.service.engine.filter import Filter
-from spamnb.service.feedback.ownership import delivered_to
+from spamnb.service.feedback.ownership import own_notes
 from spamnb.service.limits import TeachingRules
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
@@ -72,11 +73,13 @@ class VerdictPage(NamedTuple):
 
 def mark_of(rules: TeachingRules) -> str:
     """How terms are made: an index with another mark is built again."""
-    return f"{_FORMAT} {rules.delimiter}"
+    exact = blake2b(" ".join(sorted(rules.exact)).encode()).hexdigest()[:16] if rules.exact else ""
+    return f"{_FORMAT} {rules.delimiter}{exact}"
 
 
 def follow(history: History, index: LookupIndex, rules: TeachingRules) -> bool:
     """Index a batch of new entries and forget a batch of deleted ones; whether there is more."""
+    index.renew_if_deleted()
     first, last = history.seq_span()
     if index.position > last:
         index.clear()  # another history is in its place
@@ -95,7 +98,7 @@ def terms_of(entry: HistoryEntry, rules: TeachingRules) -> Iterator[str]:
         if name in notes:
             yield f"{name} {notes[name]}"
     for recipient in notes.get("to", "").split():
-        address = address_of(recipient, rules.delimiter)
+        address = rules.mailbox(recipient)
         yield f"to {address}"
         yield f"login {address.rpartition('@')[0]}"
     if "from" in notes:
@@ -114,7 +117,7 @@ def _terms_of_query(query: VerdictQuery, rules: TeachingRules) -> Iterator[str]:
         if value := getattr(query, name):
             yield f"{name} {value}"
     if query.to:
-        yield f"to {address_of(query.to, rules.delimiter)}"
+        yield f"to {rules.mailbox(query.to)}"
     if query.sender:
         sender = query.sender
         is_address = sender.rpartition("@")[0]
@@ -123,7 +126,7 @@ def _terms_of_query(query: VerdictQuery, rules: TeachingRules) -> Iterator[str]:
     for word in _words(query.words):
         yield f"word {word}"
     if query.user:
-        user = address_of(query.user, rules.delimiter)
+        user = rules.mailbox(query.user)
         yield f"to {user}" if "@" in user else f"login {user}"
 
 
@@ -148,12 +151,21 @@ def _matching(
 ) -> Iterator[dict[str, Any]]:
     with model.store.read() as view:
         for entry in entries:
-            if query.user and not delivered_to(entry, query.user, rules):
-                continue
+            notes = entry.notes
+            if query.user:
+                notes = own_notes(notes, query.user, rules)
+                if not _is_asked(notes["to"].split(), query.to, rules):
+                    continue
             live = view.live(entry.digest)
             trained = None
             if live is not None and live.label != NO_LABEL:
                 trained = model.labels[live.label]
             corrected = trained is not None and trained != entry.label
             if query.corrected in (None, corrected):
-                yield verdict_facts(entry) | {"trained": trained}
+                yield verdict_facts(entry) | {"notes": notes, "trained": trained}
+
+
+def _is_asked(own: list[str], to: str, rules: TeachingRules) -> bool:
+    """Whether a user finds a message by the own addresses in it; those of others find nothing."""
+    asked = address_of(to, rules.delimiter)
+    return any(not to or address_of(one, rules.delimiter) == asked for one in own)

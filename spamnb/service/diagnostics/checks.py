@@ -1,7 +1,7 @@
 """The checks of `spamnb doctor`, as a table: function, required checks, and what to do on failure.
 
-    daemon > model > mailbox > delivery > arrival > headers > filing > verdict
-           > move > learning > score > move back > learning again
+    daemon > model > persons > mailbox > delivery > arrival > headers > filing > verdict
+           > move > learning > person > score > move back > learning again
 
 A check returns a sentence, or raises an error that says what is wrong. A message classified as junk
 is moved from Junk to the inbox and back, so both labels are learnt in any case. If the daemon does
@@ -22,6 +22,7 @@ from email.utils import formatdate
 from typing import Final, NamedTuple, TypeVar
 
 from spamnb.core.model.verdict import Verdict
+from spamnb.core.persons.pairing import pairing_fault
 from spamnb.core.policy.actions import LEAST_MESSAGES
 from spamnb.errors import PeerError
 from spamnb.service.diagnostics.ports import LABEL, OTHER, DoctorPorts, FoundMessage, Mailbox, Side
@@ -116,6 +117,36 @@ def _model(run: CheckRun) -> str:
     )
 
 
+def _persons(run: CheckRun) -> str:
+    """Compare by names alone the logins that teach with the addresses of their mail."""
+    names, facts = run.ports.names, run.ports.status()
+    assert names is not None
+    assert run.records is not None
+    logins = dict.fromkeys(run.records.teachers(), ()) | dict(run.ports.logins)
+    faults = [fault for one in logins if (fault := pairing_fault(names, one, logins[one]))]
+    if faults:
+        raise PeerError("; ".join(faults[:_SHOWN]))
+    if facts and (count := facts["counters"]["mailboxes_together"]):
+        raise PeerError(
+            f"{count} messages came to the mailboxes for several recipients at once",
+            hint="lmtp_destination_recipient_limit = 1, see docs/persons.md, Two stations",
+        )
+    return f"{len(logins)} logins label for persons with an address here"
+
+
+def _person(run: CheckRun) -> str:
+    """Compare the recipient of the delivered message with the user that its label came from."""
+    names = run.ports.names
+    assert names is not None
+    assert run.records is not None
+    entry = run.records.history_entry(run.signature)
+    to = entry.notes.get("to", "") if entry else ""
+    fault = pairing_fault(names, run.events[-1].user, to.split() or [run.ports.rcpt])
+    if fault:
+        raise PeerError(fault)
+    return f"recipient and login are {names.of(run.events[-1].user)}"
+
+
 def _mailbox(run: CheckRun) -> str:
     assert run.ports.open_mailbox is not None
     run.mailbox = run.ports.open_mailbox()
@@ -191,7 +222,8 @@ def _verdict(run: CheckRun) -> str:
 def _move(run: CheckRun) -> str:
     assert run.found is not None
     assert run.records is not None
-    run.before = run.records.verdict(run.found.raw, run.signature)
+    assert run.mailbox is not None
+    run.before = run.records.verdict(run.found.raw, run.signature, run.mailbox.user)
     return _move_message(run, run.found.side, OTHER[run.found.side])
 
 
@@ -204,7 +236,8 @@ def _score(run: CheckRun) -> str:
     assert run.found is not None
     assert run.records is not None
     assert run.before is not None
-    now, label = run.records.verdict(run.found.raw, run.signature), run.events[-1].label
+    event = run.events[-1]
+    now, label = run.records.verdict(run.found.raw, run.signature, event.user), event.label
     change = f"{run.before.probability:.4f} -> {now.probability:.4f}"
     if now.label != label or now.log_odds == run.before.log_odds:
         raise PeerError(f"the message is still classified as {now.label}: {change}")
@@ -268,6 +301,8 @@ def _header(run: CheckRun, name: str) -> str:
     return " ".join(str(found or "").split())
 
 
+_SHOWN: Final = 10
+"""faults of logins in one line"""
 _FOLDER: Final[Mapping[Side, str]] = {"inbox": "the inbox", "junk": "Junk"}
 _UNSCANNED: Final = {
     "bypass": "spamnb bypass off",
@@ -297,13 +332,17 @@ class Check(NamedTuple):
     """checks that must have succeeded"""
     lacks: Callable[[DoctorPorts], str] = _nothing
     """returns which required option was not given; empty if none is missing"""
+    of_persons: bool = False
+    """whether it is left out if persons are not enabled"""
 
 
+_NAMES: Final = "see docs/persons.md, Who is a person: feedback.domains, persons.aliases"
 _LEARNING: Final = "see docs/teaching.md, `spamnb status` and the daemon's log"
 
 CHECKS: Final = (
     Check("daemon", _daemon, "start it with `spamnb serve`; see `spamnb status`"),
     Check("model", _model, "spamnb train HAM SPAM"),
+    Check("persons", _persons, _NAMES, ("model",), of_persons=True),
     Check("mailbox", _mailbox, "see --imap, --user, --maildir and --junk", lacks=_mailbox_option),
     Check("delivery", _delivery, "see --smtp, docs/postfix.md and the mail server's log",
         ("daemon", "model", "mailbox"), _recipient_option),
@@ -316,6 +355,7 @@ CHECKS: Final = (
         ("headers",)),
     Check("move", _move, "check that this user may move messages to and from Junk", ("arrival",)),
     Check("learning", _learning, _LEARNING, ("move",)),
+    Check("person", _person, _NAMES, ("learning",), of_persons=True),
     Check("score", _score, "see `spamnb check`", ("learning",)),
     Check("move back", _move_back, "check that this user may move messages to and from Junk",
         ("learning",)),

@@ -6,9 +6,10 @@ Values and protocols only. Failure: UserError for an invalid address.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from spamnb.core.persons.names import PersonNames
 from spamnb.errors import UserError
 from spamnb.service.diagnostics.records import ModelRecords
 
@@ -72,6 +73,10 @@ class DoctorPorts:
     rcpt: str = ""
     wait_s: float = 60.0
     """time limit for each step of another program"""
+    names: PersonNames | None = None
+    """the rules for names of persons; None if persons are not enabled"""
+    logins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """the logins that the settings name, with their addresses if they are known"""
 
 
 def checked_recipient(text: str) -> str:

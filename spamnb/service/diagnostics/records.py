@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.model.events import NO_LABEL, Totals
+from spamnb.core.model.events import NO_LABEL, Totals, label_key
 from spamnb.core.model.verdict import Verdict, signature_bytes
+from spamnb.core.persons.names import PersonNames
 from spamnb.errors import RefError, SpamnbError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import Filter
@@ -28,6 +29,10 @@ from spamnb.store.history.entry import HistoryEntry
 
 Forget = Callable[[Feedback], Answer]
 """passes a feedback to the feedback service; raises if it is refused"""
+
+
+_LOOKED_BACK = 1000
+"""labels, the users of which are checked"""
 
 
 class JournalEntry(NamedTuple):
@@ -50,7 +55,14 @@ class Snapshot(NamedTuple):
 class ModelRecords:
     """The records of one home."""
 
-    def __init__(self, opened: Callable[[], Filter], home: Path, forget: Forget) -> None:
+    def __init__(
+        self,
+        opened: Callable[[], Filter],
+        home: Path,
+        forget: Forget,
+        names: PersonNames | None = None,
+    ) -> None:
+        self._names = names
         self._opened = opened
         self._model = opened()
         self._home = home
@@ -87,11 +99,18 @@ class ModelRecords:
     def _name(self, label: int) -> str | None:
         return None if label == NO_LABEL else self.labels[label]
 
-    def verdict(self, raw: bytes, signature: str) -> Verdict:
-        """Return the current verdict on the message, with its features as scanned if known."""
+    def teachers(self) -> set[str]:
+        """Return the users of the newest labels of persons."""
+        with self._model.store.read() as view:
+            newest = (view.event(seq) for seq, _ in view.last_events(_LOOKED_BACK))
+            return {event.user for event in newest if event and event.person}
+
+    def verdict(self, raw: bytes, signature: str, user: str) -> Verdict:
+        """Return the current verdict for a user, with the features as scanned if known."""
+        person = self._model.person(self._names.of(user)) if self._names else 0
         with suppress(RefError):
-            return self._model.explain(signature)
-        return self._model.score(raw, remember=False)
+            return self._model.explain(signature, person=person)
+        return self._model.score(raw, remember=False, person=person)
 
     def history_entry(self, signature: str) -> HistoryEntry | None:
         """Return the history entry of a signature; None if there is none."""
@@ -128,23 +147,30 @@ class ModelRecords:
                 faults.append(str(error))
         return faults
 
-    def _forget_it(self, message_id: str, _: Snapshot) -> None:
-        digests = self._live(message_id)
-        if not digests:
+    def _forget_it(self, message_id: str, since: Snapshot) -> None:
+        live = self._live(message_id, since)
+        if not live:
             return
         # Without a daemon this process writes, which it cannot while its own store is read-only.
         self._model.close()
         try:
-            for digest in digests:
-                self._forget(Feedback("", refs=(digest.hex(),)))
+            for digest, person in live:
+                self._forget(Feedback("", refs=(digest.hex(),), person=person))
         finally:
             self._model = self._opened()
 
-    def _live(self, message_id: str) -> list[bytes]:
-        """Return the digests of this Message-ID that have a label."""
+    def _live(self, message_id: str, since: Snapshot) -> list[tuple[bytes, str]]:
+        """Return digest and user of each label of a person, and the digest of each shared one."""
         with self._model.store.read() as view:
-            states = [(digest, view.live(digest)) for digest in view.digests(message_id)]
-        return [digest for digest, live in states if live and live.label != NO_LABEL]
+            taught = {
+                (event.digest, event.person): event.user if event.person else ""
+                for event in view.events(since.totals.last_seq + 1)
+                if event.message_id == message_id
+            }
+            states = {key: view.live(label_key(*key)) for key in taught}
+        return [
+            (key[0], taught[key]) for key, live in states.items() if live and live.label != NO_LABEL
+        ]
 
     def _drop_reviews(self, message_id: str, _: Snapshot) -> None:
         for entry in self.in_review(message_id):
@@ -159,7 +185,7 @@ class ModelRecords:
 
         Compares the sums with those of the snapshot, unless other messages were learnt meanwhile.
         """
-        if self._live(message_id):
+        if self._live(message_id, since):
             return "the message is still learnt"
         with self._model.store.read() as view:
             now = view.totals()

@@ -8,7 +8,7 @@ its change is on disk. Must not know sockets, terminals or settings.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -30,10 +30,15 @@ from spamnb.service.engine.lookup import (
     find_digest,
     find_example,
 )
-from spamnb.service.engine.personal_scoring import personal_verdicts, with_costs
+from spamnb.service.engine.personal_scoring import (
+    personal_verdicts,
+    personal_without,
+    with_costs,
+)
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Learn, Source, TrainingRequest, Undo
 from spamnb.service.engine.scoring import score_batches, score_examples, score_without
+from spamnb.service.fleet.pins import Pins, pinned_verdicts, with_pins
 from spamnb.store.contract import Store
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
@@ -92,6 +97,7 @@ class Filter:
         history: History | None = None,
         local: LocalHosts | None = None,
         costs: Costs | None = None,
+        committer: Callable[[Store, Learner], Committer] = Committer,
     ) -> None:
         self.store = store
         self.history = history
@@ -99,7 +105,10 @@ class Filter:
         self.labels = store.recipe.labels
         self.costs = costs or Costs()
         self.reader = MessageReader(store.recipe.key, local, documents=store.recipe.documents)
-        self._committer = Committer(store, Learner(store.recipe, self.costs))
+        self.committer = committer(store, Learner(store.recipe, self.costs))
+        self.pins: Pins | None = None
+        self.host_mark = b""
+        """first bytes of all signatures; in a fleet they name the host"""
 
     @classmethod
     def open(  # noqa: PLR0913 - public interface: keyword options with defaults
@@ -146,6 +155,8 @@ class Filter:
         """Close the model's files. A second call does nothing."""
         if self.history is not None:
             self.history.close()
+        if self.pins is not None:
+            self.pins.close()
         self.store.close()
 
     def __enter__(self) -> Self:
@@ -200,7 +211,8 @@ class Filter:
     def score_batches(self, feature_batches: Sequence[FeatureBatch]) -> list[Verdict]:
         """Return the verdicts on messages that are already parsed, all from one snapshot."""
         with self.store.read() as view:
-            return score_batches(self.recipe, self.costs, view, feature_batches)
+            verdicts = score_batches(self.recipe, self.costs, view, feature_batches)
+        return with_pins(verdicts, self.pins, self.costs)
 
     def person(self, name: str) -> int:
         """Return the id of a person in this model; 0 for an empty name."""
@@ -213,10 +225,12 @@ class Filter:
 
         `given` is the message with its shared verdict, which is that of all others.
         """
+        several = list(persons)
         with self.store.read() as view:
-            return personal_verdicts(
-                self.recipe, self.costs, view, given, persons, explained=explained
+            found = personal_verdicts(
+                self.recipe, self.costs, view, given, several, explained=explained
             )
+        return found | pinned_verdicts(given[0], found, several, self.pins, self.costs)
 
     def explain(
         self, ref: bytes | str, *, person: int = 0, own_costs: OwnCosts | None = None
@@ -233,20 +247,25 @@ class Filter:
             return self.score(ref, remember=False, person=person, own_costs=own_costs)
         example = find_example(self.store, self.history, ref)
         with self.store.read() as view:
-            verdict = score_examples(self.recipe, self.costs, view, [example], explained=True)[0]
+            verdicts = score_examples(self.recipe, self.costs, view, [example], explained=True)
+        (verdict,) = with_pins(verdicts, self.pins, self.costs)
         mine = self.personal_verdicts(
             (verdict, example), [person] if person else [], explained=True
         )
         return with_costs(mine.get(person, verdict), own_costs)
 
-    def without(self, ref: bytes | str, count: int) -> list[tuple[Clue, Verdict]]:
+    def without(
+        self, ref: bytes | str, count: int, *, person: int = 0, own_costs: OwnCosts | None = None
+    ) -> list[tuple[Clue, Verdict]]:
         """Return the strongest clues of a message, and what the verdict were without each one.
 
-        `ref` is as in `explain`; of a raw message, only ids are used.
+        The parameters are as in `explain`; of a raw message, only ids are used.
         """
-        example = self.lookup(ref)
+        example, model = self.lookup(ref), (self.recipe, self.costs)
         with self.store.read() as view:
-            return score_without(self.recipe, self.costs, view, example, count)
+            mine = personal_without(model, view, example, person, count) if person else None
+            found = score_without(*model, view, example, count) if mine is None else mine
+        return [(clue, with_costs(verdict, own_costs)) for clue, verdict in found]
 
     def remember(
         self,
@@ -269,7 +288,8 @@ class Filter:
         ]
         now, each_note = now_us(), notes or [{}] * len(verdicts)
         for verdict, (features, index), note in zip(verdicts, places, each_note, strict=True):
-            signature = secrets.token_bytes(SIGNATURE_BYTES)
+            unguessable = SIGNATURE_BYTES - len(self.host_mark)
+            signature = self.host_mark + secrets.token_bytes(unguessable)
             signed.append(verdict.signed(signature_text(signature)))
             entries.append(
                 HistoryEntry(
@@ -346,17 +366,17 @@ class Filter:
         A refused request does not raise: its receipt holds the `error`, and the others are carried
         out. With `scored`, receipts hold the probabilities before and after.
         """
-        return self._committer.run(requests, scored=scored)
+        return self.committer.run(requests, scored=scored)
 
     def teach_stream(self, requests: ReplayableBatches) -> list[Receipt]:
         """Run training requests as an iterator yields them, in one transaction, as `teach` does.
 
         Bulk training uses it to learn while other processes still parse messages.
         """
-        return self._committer.run_stream(requests)
+        return self.committer.run_stream(requests)
 
     def _run(self, request: TrainingRequest) -> Receipt:
-        receipt = self._committer.run([request])[0]
+        receipt = self.committer.run([request])[0]
         if receipt.error is not None:
             raise receipt.error
         return receipt

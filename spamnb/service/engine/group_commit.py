@@ -54,7 +54,7 @@ class Committer:
     def __init__(self, store: Store, learner: Learner) -> None:
         self._store = store
         self.learner = learner
-        self._commit_lock = threading.Lock()
+        self.committing = threading.Lock()
         self._pending: list[_Request] = []
         self._pending_lock = threading.Lock()
 
@@ -63,7 +63,7 @@ class Committer:
         entry = _Request(requests, scored)
         with self._pending_lock:
             self._pending.append(entry)
-        with self._commit_lock:
+        with self.committing:
             if entry.receipts is None and entry.error is None:
                 with self._pending_lock:
                     entries, self._pending = self._pending, []
@@ -84,7 +84,7 @@ class Committer:
             learning_batch.close()
             return receipts
 
-        with self._commit_lock:
+        with self.committing:
             receipts = self._store.transact(body)
             self.learner.committed()
         return receipts
@@ -106,11 +106,16 @@ class Committer:
     def _commit_together(self, entries: list[_Request]) -> None:
         requests = [request for entry in entries for request in entry.requests]
         scored = any(entry.scored for entry in entries)
-        receipts = self._store.transact(
-            lambda view: self.learner.run(view, requests, scored=scored)
-        )
-        self.learner.committed()
+        receipts = self._learnt(requests, scored=scored)
         start = 0
         for entry in entries:
             entry.receipts = receipts[start : start + len(entry.requests)]
             start += len(entry.requests)
+
+    def _learnt(self, requests: Sequence[TrainingRequest], *, scored: bool) -> list[Receipt]:
+        """Run requests in one transaction."""
+        receipts = self._store.transact(
+            lambda view: self.learner.run(view, requests, scored=scored)
+        )
+        self.learner.committed()
+        return receipts

@@ -57,7 +57,7 @@ from spamnb.service.engine.planner import STREAK, PendingJournal, PlannedEvent, 
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import BulkLoad, Learn, TrainingRequest
 from spamnb.service.engine.scoring import score_examples
-from spamnb.service.engine.step_budget import StepBudgets, person_of
+from spamnb.service.engine.step_budget import LIMITED, StepBudgets, person_of
 from spamnb.service.engine.words import MergedWords, WordSource
 from spamnb.store.contract import ReadView, WriteView
 from spamnb.store.rows.codec import encode_event
@@ -133,6 +133,7 @@ class Learner:
             after=self.planner.name(plan.after),
             probability_before=before,
             probability_after=after,
+            limited=plan.left < LIMITED,
             stored_bytes=size + len(encode_event(event)) if scored else 0,
         )
 
@@ -211,8 +212,8 @@ class Learner:
         if recipe.kind != "corrected":
             return self._no_update()
         seen = training_rows.predict(recipe, message_rows)
-        left = self._budgets.left(plan, training_rows.totals.messages, journal)
-        weight = plan.request.source.weight * left * doubt(seen, plan.after)
+        plan.left = self._budgets.left(plan, training_rows.totals.messages, journal)
+        weight = plan.request.source.weight * plan.left * doubt(seen, plan.after)
         update = step(recipe, seen, message_rows.sizes, plan.after, weight)
         training_rows.update(message_rows, update.steps)
         training_rows.add_to_totals(update)
@@ -226,10 +227,11 @@ class Learner:
         A label of a person with corrections of their own changes these instead.
         """
         if plan.person:
-            return with_personal_step(self.recipe, self.costs, plan, training_rows, update)
+            costs = plan.request.source.costs or self.costs
+            return with_personal_step(self.recipe, costs, plan, training_rows, update)
         recipe, message_rows = self.recipe, training_rows.message_rows(plan.rows, plan.sizes)
         seen, label = training_rows.predict(recipe, message_rows), plan.after
-        if recipe.kind != "corrected" or self.matches_label(seen.z, label):
+        if recipe.kind != "corrected" or matches_label(seen.z, label, self.costs, self._roles):
             return update
         margin = joint_lead(self._margins[self._roles[label]], maturity(training_rows.totals))
         nats = missing_nats(seen.joint, label, margin)
@@ -247,16 +249,12 @@ class Learner:
 
     def _is_doubted(self, view: ReadView, request: Learn) -> bool:
         """Return whether the stored model classifies a message otherwise than this label says."""
-        example, person = request.example, request.source.person
-        if person:
-            z = scores_for_person(self.recipe, view, example.ids, person)
+        example, source = request.example, request.source
+        if source.person:
+            z = scores_for_person(self.recipe, view, example.ids, source.person)
         else:
             z = list(score_examples(self.recipe, self.costs, view, [example])[0].z)
-        return not self.matches_label(z, request.label)
-
-    def matches_label(self, z: list[float], label: int) -> bool:
-        """Return whether label and decision are what the user that gave this label expects."""
-        return matches_label(z, label, self.costs, self._roles)
+        return not matches_label(z, request.label, source.costs or self.costs, self._roles)
 
     def _rehearse(self, plan: PlannedEvent, training_rows: TrainingRows, update: Update) -> Update:
         for label, ids in plan.rehearsed:
@@ -442,14 +440,14 @@ class LearningBatch:
         """Return the ids that the plan will change beside those of its message."""
         view = self._view
         chunks = [part for _, ids in plan.rehearsed for part in ids]
-        if isinstance(plan.request, BulkLoad):
+        if isinstance(plan.request, BulkLoad) and not plan.person:
             chunks.append(plan.request.bulk.ids)
         previous = view.event(plan.previous) if plan.previous else None
         updates = [previous.net_update, previous.delta] if previous else []
         undone = view.event(plan.undoes) if plan.undoes else None
         if undone:
             updates.append(undone.delta)
-            if undone.bulk:
+            if undone.bulk and not undone.person:
                 chunks.append(undone.bulk.ids)
         return chunks + [
             part for update in updates for rehearsal in update.rehearsals for part in rehearsal.ids

@@ -8,6 +8,7 @@ messages raises an error that lists them.
 from __future__ import annotations
 
 import re
+from typing import Protocol
 
 from spamnb.core.mail.message import bare_id
 from spamnb.core.model.verdict import SIGNATURE, signature_bytes
@@ -15,12 +16,20 @@ from spamnb.errors import RefError
 from spamnb.service.engine.requests import Example
 from spamnb.store.contract import Store
 from spamnb.store.history.entry import HistoryEntry
-from spamnb.store.history.verdict_history import History
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
-def find_example(store: Store, history: History | None, ref: str) -> Example:
+class Verdicts(Protocol):
+    """Where verdicts are found: a `History`, or those of several hosts."""
+
+    def find(
+        self, *, signature: bytes = b"", message_id: str = "", digest: bytes = b""
+    ) -> list[HistoryEntry]:
+        """Return the entries with one of the three keys, newest first."""
+
+
+def find_example(store: Store, history: Verdicts | None, ref: str) -> Example:
     """Return the ids of the message that a reference names; RefError if they are not stored."""
     digest, entries = _find(store, history, ref)
     if entries:
@@ -36,17 +45,22 @@ def find_example(store: Store, history: History | None, ref: str) -> Example:
     return Example(event.digest, event.message_id, event.ids, event.times)
 
 
+def find_entry(store: Store, history: Verdicts | None, ref: str) -> HistoryEntry | None:
+    """Return the newest history entry of the message that a reference names; None without one."""
+    return next(iter(_find(store, history, ref)[1]), None)
+
+
 def entry_example(entry: HistoryEntry) -> Example:
     """Return the message of a history entry."""
     return Example(entry.digest, entry.message_id, entry.ids, entry.times)
 
 
-def find_digest(store: Store, history: History | None, ref: str) -> bytes:
+def find_digest(store: Store, history: Verdicts | None, ref: str) -> bytes:
     """Return the digest of the message that a reference names; RefError if not exactly one."""
     return _find(store, history, ref)[0]
 
 
-def _find(store: Store, history: History | None, ref: str) -> tuple[bytes, list[HistoryEntry]]:
+def _find(store: Store, history: Verdicts | None, ref: str) -> tuple[bytes, list[HistoryEntry]]:
     """Return the digest of the one message, and its history entries, newest first.
 
     The store is read only for a message that the history cannot name alone.

@@ -12,8 +12,8 @@ from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import Ids, Recipe, Update
 from spamnb.core.model.scoring import maturity
 from spamnb.core.model.training_rows import TrainingRows
-from spamnb.core.persons.corrections import no_corrections
 from spamnb.core.persons.learning import PersonalMessage, personal_message, personal_step
+from spamnb.core.persons.rows import PersonalRows
 from spamnb.errors import BugError
 from spamnb.service.engine.planner import PlannedEvent
 from spamnb.store.contract import ReadView
@@ -38,7 +38,7 @@ def scores_for_person(
     every = np.unique(np.concatenate(ids))
     training_rows = TrainingRows(view.totals(), every, view.gather(every))
     shared = training_rows.predict(recipe, training_rows.find(ids))
-    personal = view.personal(person) or no_corrections(len(recipe.labels))
+    personal = PersonalRows(len(recipe.labels), view.personal).of(person)
     message = personal_message(person, ids, (shared, maturity(training_rows.totals)), personal)
     return message.predict().z
 

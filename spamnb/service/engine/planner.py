@@ -50,6 +50,8 @@ class PlannedEvent:
     undoes: int = 0
     person: int = 0
     """the person that the label belongs to; 0 for the shared model"""
+    left: float = 1.0
+    """the fraction of a full step of the shared corrections that the daily budget allows"""
     rows: NDArray[np.integer[Any]] = field(default_factory=lambda: np.zeros(0, np.int64))
     sizes: tuple[int, ...] = ()
     message_rows: MessageRows | None = None
@@ -288,7 +290,9 @@ class Planner:
         kind = EventKind.EXPIRE if request.expire else EventKind.IMPORT
         previous = live.seq if live else 0
         example = Example(request.digest or unique, "", none)
-        return PlannedEvent(kind, seq, example, NO_LABEL, NO_LABEL, previous, request)
+        plan = PlannedEvent(kind, seq, example, NO_LABEL, NO_LABEL, previous, request)
+        plan.person = request.source.person
+        return plan
 
     def name(self, label: int) -> str | None:
         """Return a label's name; None for NO_LABEL."""

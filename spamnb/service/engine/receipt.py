@@ -32,8 +32,12 @@ class Receipt(NamedTuple):
     """why the request was refused; only from batches, because a single call raises it"""
     stored_bytes: int = 0
     """that the change added to the model and its journal; only with probabilities"""
+    limited: bool = False
+    """whether half of the daily budget was spent, so that the shared step was a small one"""
     already: int = 0
     """if nothing changed: the event that set the message's label; not for `undo`"""
+    waiting: int = 0
+    """number of the lesson that waits for the log of the fleet; nothing has changed yet"""
 
     def as_dict(self) -> dict[str, object]:
         """Return the receipt as values that JSON can represent."""
@@ -48,10 +52,11 @@ class Receipt(NamedTuple):
             "probability_after": self.probability_after,
             "reason": self.reason or (str(self.error) if self.error else ""),
             "already": self.already or None,
+            "waiting": self.waiting or None,
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the receipt from which `as_dict` made these values."""
-        numbers = {name: values.get(name) or 0 for name in ("event", "already")}
+        numbers = {name: values.get(name) or 0 for name in ("event", "already", "waiting")}
         return cls(**{**values, **numbers})

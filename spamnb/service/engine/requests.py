@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import BulkChange, Ids
 from spamnb.service.engine.words import WordSource
 
@@ -44,6 +45,8 @@ class Source(NamedTuple):
     person: int = 0
     """the person whose own corrections are changed until label and decision match, instead of the
     shared model's; 0 changes the shared model"""
+    costs: Costs | None = None
+    """by which the mail of this person is decided; None for those of the model"""
 
 
 class Learn(NamedTuple):

@@ -157,13 +157,13 @@ def score_without(
     (verdict,) = _verdicts(rows, costs, [(example.digest, example.message_id)])
     assert rows.word is not None, "it is explained"
     found = rows.strongest(0, sides(recipe.labels, verdict.z)).features[:count]
-    others = [_lacking(example, ids[row]) for row, _ in found]
+    others = [lacking(example, ids[row]) for row, _ in found]
     verdicts = score_examples(recipe, costs, snapshot, others)
     clues = [_clue(rows.word, row, nats) for row, nats in found]
     return list(zip(clues, verdicts, strict=True))
 
 
-def _lacking(example: Example, id_: np.uint64) -> Example:
+def lacking(example: Example, id_: np.uint64) -> Example:
     """Return a message without one feature."""
     kept = [part != id_ for part in example.ids]
     times = None if example.times is None else example.times[np.concatenate(kept)]
@@ -230,6 +230,7 @@ def _verdicts(rows: _Rows, costs: Costs, names: list[tuple[bytes, str]]) -> list
                 evidence=known[index] * least,
                 labels=labels,
                 z=tuple(z),
+                known=known[index],
                 digest=digest,
                 message_id=message_id,
                 reason=PARTLY_READ if partly else "",

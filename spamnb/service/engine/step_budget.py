@@ -32,6 +32,8 @@ correction decodes them, 20 us each; a later one reads the cache, 0.1 us each.""
 MIN_STEPS = 0.5
 """Full steps of one person in a day: the twenty worst corrections found let 1.4 points more spam
 through; without a budget, 97 (decision 0030)."""
+LIMITED = MIN_STEPS / 2
+"""A label that may take less of a full step is reported as limited: half of the budget is spent."""
 YOUNG_MODEL_STEPS = 40.0
 """A model with few messages has a larger budget: this many steps, divided by the messages of all
 labels but the most frequent one."""

@@ -1,7 +1,7 @@
 """Resolve which message a feedback means, and check that its sender may label it.
 
 An admin may label any message. A user may label messages that were delivered to them, as the
-history's notes show. A stranger must show the signature (128 bits, not guessable) of a message
+history's notes show. A stranger must show the signature (not guessable) of a message
 delivered to the address they claim, in a domain served here. A message id, a digest or the
 message itself prove nothing for a stranger, since the sender of the message knows them all.
 
@@ -15,18 +15,18 @@ Reads only. Failure: RefError for references that match no message, or several.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from spamnb.core.mail.domains import address_of, domain_of
+from spamnb.core.mail.domains import domain_of
 from spamnb.core.mail.message import bare_id
 from spamnb.core.model.events import Ids
 from spamnb.core.model.verdict import SIGNATURE, signature_bytes
 from spamnb.errors import RefError
 from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.lookup import entry_example
+from spamnb.service.engine.lookup import Verdicts, entry_example, find_example
 from spamnb.service.engine.requests import Example
 from spamnb.service.feedback.types import Feedback
 from spamnb.service.limits import TeachingRules
@@ -55,14 +55,19 @@ class ResolvedMessage:
     proven: bool
     reason: str = ""
     """why it is not proven"""
+    silent: tuple[str, ...] = ()
+    """hosts of the fleet that may have given the verdict, and do not answer"""
 
 
 class OwnershipCheck:
-    """Checks feedback against the history of one model."""
+    """Checks feedback against the history of one model, or against other `verdicts`."""
 
-    def __init__(self, model: Filter, rules: TeachingRules) -> None:
+    def __init__(
+        self, model: Filter, rules: TeachingRules, verdicts: Verdicts | None = None
+    ) -> None:
         self.model = model
         self.rules = rules
+        self._verdicts = verdicts
 
     def resolve(self, feedback: Feedback) -> ResolvedMessage:
         """Find the message, and check ownership by the sender's trust."""
@@ -78,7 +83,7 @@ class OwnershipCheck:
         unknown: RefError | None = None
         for ref in feedback.refs[:_MAX_REFS]:
             try:
-                return ResolvedMessage(self.model.lookup(ref), proven=True)
+                return ResolvedMessage(self._lookup(ref), proven=True)
             except RefError as error:
                 unknown = unknown or error
         if not feedback.raw:
@@ -141,10 +146,13 @@ class OwnershipCheck:
     def _known(self, refs: Sequence[str]) -> Example | None:
         for ref in refs[:_MAX_REFS]:
             try:
-                return self.model.lookup(ref)
+                return self._lookup(ref)
             except RefError:
                 continue
         return None
+
+    def _lookup(self, ref: str) -> Example:
+        return find_example(self.model.store, self._verdicts or self.model.history, ref)
 
     def owned(self, user: str, ref: str) -> HistoryEntry | None:
         """The one message delivered to `user` that a reference names."""
@@ -156,6 +164,10 @@ class OwnershipCheck:
                 hint=f"give the digest of one of them: {listed}",
             )
         return mine[0] if mine else None
+
+    def entry_of(self, ref: str) -> HistoryEntry | None:
+        """A message that a reference names, whatever its recipients."""
+        return next(iter(self._named(ref)), None)
 
     def _named(self, ref: str) -> list[HistoryEntry]:
         ref = ref.strip()
@@ -169,10 +181,10 @@ class OwnershipCheck:
     def _entries(
         self, *, signature: bytes = b"", message_id: str = "", digest: bytes = b""
     ) -> list[HistoryEntry]:
-        history = self.model.history
-        if history is None:
+        verdicts = self._verdicts or self.model.history
+        if verdicts is None:
             return []
-        return history.find(signature=signature, message_id=message_id, digest=digest)
+        return verdicts.find(signature=signature, message_id=message_id, digest=digest)
 
     def _is_own(self, user: str, entry: HistoryEntry) -> bool:
         return delivered_to(entry, user, self.rules)
@@ -217,20 +229,30 @@ def delivered_to(entry: HistoryEntry, user: str, rules: TeachingRules) -> bool:
     return bool(own_addresses(entry.notes.get("to", "").split(), user, rules))
 
 
+def own_notes(notes: Mapping[str, str], user: str, rules: TeachingRules) -> dict[str, str]:
+    """Return the notes of a message as one recipient may see them.
+
+    Without the others: some may be recipients of a blind copy.
+    """
+    recipients = notes.get("to", "").split()
+    mine = own_addresses(recipients, user, rules)
+    return {**notes, "to": " ".join(recipients[at] for at in sorted(mine))}
+
+
 def own_addresses(recipients: Iterable[str], user: str, rules: TeachingRules) -> frozenset[int]:
     """The indexes of those recipients that are this user: an address, or a login as local part.
 
     A login matches addresses in `domains`; an address matches itself, if its domain is served here:
     outgoing mail has recipients at other sites.
     """
-    user = address_of(user, rules.delimiter)
+    user = rules.mailbox(user)
     domain = domain_of(user)
     if not user or (domain and rules.served and domain not in rules.served):
         return frozenset()
     domains = frozenset(map(domain_of, (f"@{name}" for name in rules.domains)))
     found = set()
     for at, text in enumerate(recipients):
-        address = address_of(text, rules.delimiter)
+        address = rules.mailbox(text)
         local, _, where = address.rpartition("@")
         is_login = not domain and local == user and (not domains or where in domains)
         if address == user or is_login:

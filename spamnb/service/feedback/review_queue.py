@@ -80,7 +80,7 @@ class ReviewQueue:
         entry = replace(entry, time_us=entry.time_us + mark.behind_us)
         with self._lock:
             self._expire(min(entry.time_us, mark.expires_us))
-            names = self._names()
+            names = self.names()
             name = f"{entry.time_us:013x}-{key}"
             for other in names:
                 if other[_LABEL_AND_MESSAGE] == name[_LABEL_AND_MESSAGE]:
@@ -122,13 +122,13 @@ class ReviewQueue:
 
     def entries(self) -> Iterator[ReviewItem]:
         """All entries, oldest first."""
-        for name in self._names():
+        for name in self.names():
             with suppress(RefError):
                 yield self.get(name)[0]
 
     def count(self) -> int:
         """The number of entries."""
-        return len(self._names())
+        return len(self.names())
 
     def get(self, name: str) -> tuple[ReviewItem, bytes]:
         """One entry and its message."""
@@ -157,7 +157,8 @@ class ReviewQueue:
         except OSError as error:
             raise refused(error, self.folder / name) from error
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """The names of all entries, oldest first."""
         try:
             return sorted(filter(_NAME.fullmatch, os.listdir(self.folder)))  # noqa: PTH208 - names
         except FileNotFoundError:
@@ -173,7 +174,7 @@ class ReviewQueue:
 
     def _expire(self, now: int) -> None:
         days = self.limits.keep_days
-        for name in self._names():
+        for name in self.names():
             age_us = now - int(name[:13], 16)
             if age_us <= days * DAY_US:
                 return

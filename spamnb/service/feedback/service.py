@@ -18,10 +18,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
+from spamnb.core.mail.domains import same_name
 from spamnb.core.model.events import Event, label_key
 from spamnb.core.model.verdict import Verdict
 from spamnb.core.persons.names import PersonNames, named_person
+from spamnb.core.persons.recipient_costs import RecipientCosts
 from spamnb.errors import RefError, RefusedError, UserError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.extraction import example_of
@@ -29,8 +32,10 @@ from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Learn, Source
 from spamnb.service.engine.scoring import score_examples
+from spamnb.service.feedback.elsewhere import Elsewhere
 from spamnb.service.feedback.ownership import OwnershipCheck, ResolvedMessage
 from spamnb.service.feedback.review_queue import ReviewItem, ReviewQueue
+from spamnb.service.feedback.sender_lists import SenderLists
 from spamnb.service.feedback.trust import (
     CHANNEL_POLICIES,
     DAY_US,
@@ -41,8 +46,9 @@ from spamnb.service.feedback.trust import (
     keys_of,
     policy_for,
 )
-from spamnb.service.feedback.types import Answer, Feedback, Trust
+from spamnb.service.feedback.types import Answer, Feedback, SenderChange, State, Trust
 from spamnb.service.fleet.fleet_store import FleetStore
+from spamnb.service.fleet.waiting import FleetCommitter
 from spamnb.service.limits import TeachingRules
 from spamnb.service.telemetry.metrics import Meters
 from spamnb.store.rows.codec import encode_event
@@ -56,7 +62,7 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,320}")
 class FeedbackService:
     """The entry point for all channels."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - model, queue and rules; keyword options with defaults
         self,
         model: Filter,
         review_queue: ReviewQueue,
@@ -64,13 +70,16 @@ class FeedbackService:
         meters: Meters | None = None,
         *,
         persons: PersonNames | None = None,
+        recipient_costs: RecipientCosts | None = None,
     ) -> None:
         self.model = model
         self.review_queue = review_queue
         self.rules = rules or TeachingRules()
         self._persons = persons
+        self._recipient_costs = recipient_costs or RecipientCosts()
         self._meters = meters or Meters()
         self._ownership = OwnershipCheck(model, self.rules)
+        self._elsewhere = Elsewhere(model, self.rules)
         self._counting = threading.Lock()
         self._quota = DailyQuota(self.rules)
         self._counted_today = False
@@ -92,6 +101,10 @@ class FeedbackService:
         """Undo an event; `feedback` names the sender."""
         return self._with_metrics(lambda: self._undo(event, feedback))
 
+    def take_back(self, number: int, feedback: Feedback) -> Answer:
+        """Undo a correction that waits for the log of the fleet."""
+        return self._with_metrics(lambda: self._take_back(number, feedback))
+
     def accept(self, name: str) -> Answer:
         """Learn a queued feedback, as an admin."""
         return self._with_metrics(lambda: self._accept(name))
@@ -103,6 +116,29 @@ class FeedbackService:
         except UserError as error:
             return _refused(error)
         return Answer("unchanged", reason="refused in review", review=name)
+
+    def ask_again(self) -> list[Answer]:
+        """Try the corrections that wait for the answers of other hosts; return what is settled."""
+        return [
+            self._with_metrics(partial(self._settle, feedback, resolved))
+            for feedback, resolved in self._elsewhere.answered()
+        ]
+
+    def _settle(self, feedback: Feedback, resolved: ResolvedMessage) -> Answer:
+        return self._apply(feedback, self._admit(feedback), resolved)
+
+    @property
+    def sender_lists(self) -> SenderLists:
+        """The lists of senders, for reading."""
+        return SenderLists(self.model, self._persons, self.rules)
+
+    def list_sender(self, asked: SenderChange) -> Answer:
+        """Change a list of senders; it counts as a change of the user. UserError if refused."""
+        sender = Feedback("", user=asked.target.user, trust=asked.target.trust)
+        keys = keys_of(sender, self.rules, proven=True)
+        if keys:
+            self._count_today()
+        return self._within_quota(keys, partial(self.sender_lists.change, asked))
 
     def batch(
         self, labelled: Sequence[tuple[str, bytes]], source: Source, person: str = ""
@@ -124,7 +160,7 @@ class FeedbackService:
     def source_for(self, person: str, source: Source) -> Source:
         """Return the source of a label that an admin gives for a person."""
         name = named_person(self._persons, person)
-        return source._replace(user=name, immediate=True, person=self.model.person(name))
+        return self._of_person(source._replace(user=name, immediate=True), person)
 
     def _examples(self, raws: Sequence[bytes]) -> list[Example]:
         times = self.model.recipe.occurrences
@@ -145,7 +181,7 @@ class FeedbackService:
             keys = keys_of(feedback, self.rules, proven=proven)
             # Before any message is read.
             self._quota.check(keys, now_us())
-            resolved = self._ownership.resolve(feedback)
+            resolved = self._elsewhere.resolve(feedback)
             if resolved.proven != proven:
                 proven, keys = resolved.proven, keys_of(feedback, self.rules, proven=not proven)
             return self._within_quota(keys, lambda: self._apply(feedback, policy, resolved))
@@ -160,7 +196,7 @@ class FeedbackService:
             answer = run()
             state = answer.state
         finally:
-            if state not in ("learnt", "review"):
+            if state not in ("learnt", "listed", "waiting", "review"):
                 self._quota.give_back(keys)
         if state == "learnt" and answer.receipt:
             self._quota.charge(keys, answer.receipt.stored_bytes)
@@ -183,6 +219,8 @@ class FeedbackService:
     def _apply(
         self, feedback: Feedback, policy: ChannelPolicy, resolved: ResolvedMessage
     ) -> Answer:
+        if resolved.silent:
+            return self._elsewhere.put(feedback, resolved)
         if not resolved.proven:
             return self._unproven(feedback, resolved)
         assert resolved.example is not None, "a proven message was found"
@@ -216,8 +254,14 @@ class FeedbackService:
             return self.source_for(feedback.person, source)
         corrected = self.model.recipe.kind == "corrected"
         is_own = feedback.trust == "user" and policy.immediate and corrected
-        name = self._persons.of(feedback.user) if self._persons and is_own else ""
-        return source._replace(person=self.model.person(name))
+        return self._of_person(source, feedback.user) if is_own else source
+
+    def _of_person(self, source: Source, user: str) -> Source:
+        """Return the source of a label by the person with this address or login, if any."""
+        if not self._persons or not (name := self._persons.of(user)):
+            return source
+        costs = self._recipient_costs.of_label(user, self._persons)
+        return source._replace(person=self.model.person(name), costs=costs)
 
     def _of_label(self, source: Source, example: Example) -> Source:
         """Return the source with the label to forget: a person's, or one from before persons."""
@@ -226,7 +270,7 @@ class FeedbackService:
                 return source
             live = view.live(example.digest)
             event = view.event(live.seq) if live else None
-        is_own = event is not None and event.user.casefold() == source.user.casefold()
+        is_own = event is not None and same_name(event.user, source.user)
         return source._replace(person=0) if is_own else source
 
     def _verdict(self, example: Example) -> Verdict:
@@ -278,13 +322,28 @@ class FeedbackService:
         keys = keys_of(feedback, self.rules, proven=True)
         return self._within_quota(keys, lambda: _answer(self.model.undo(event, source=source)))
 
+    def _take_back(self, number: int, feedback: Feedback) -> Answer:
+        policy_for(feedback)
+        committer = self.model.committer
+        if isinstance(committer, FleetCommitter):
+            lesson = committer.outbox.lesson(number)
+            is_admin = feedback.trust == "admin"
+            if lesson is not None and (is_admin or self._is_own(lesson.event, feedback)):
+                return _answer(committer.take_back(number))
+            if receipt := self._elsewhere.take_back(number, feedback):
+                return _answer(receipt)
+        raise RefError(
+            f"no correction of {feedback.user or 'this user'} waits under the number {number}",
+            hint="if it is learnt by now, undo its event: see `spamnb journal`",
+        )
+
     def _is_own(self, event: Event, feedback: Feedback) -> bool:
         """Whether a user gave the label of an event, under this name or as the same person."""
         if not feedback.user:
             return False
         name = self._persons.of(feedback.user) if self._persons else ""
         same_person = event.person != 0 and event.person == self.model.person(name)
-        return same_person or event.user.casefold() == feedback.user.casefold()
+        return same_person or same_name(event.user, feedback.user)
 
     def _accept(self, name: str) -> Answer:
         """Learn a queued feedback under its sender's name, so that it can be undone by sender.
@@ -325,6 +384,7 @@ class FeedbackService:
         else:
             known = receipt.after if receipt.after in ("ham", "spam") else "other"
             self._meters.count(f"learned_{known}")
+            self._meters.count("learned_limited", receipt.limited)
 
     def _count_today(self) -> None:
         """Count today's earlier changes, so that a restart does not reset the quotas."""
@@ -363,7 +423,8 @@ class FeedbackService:
 def _answer(receipt: Receipt) -> Answer:
     if receipt.error is not None:
         return Answer("refused", receipt, str(receipt.error))
-    return Answer("learnt" if receipt.changed else "unchanged", receipt, receipt.reason)
+    state: State = "waiting" if receipt.waiting else "learnt" if receipt.changed else "unchanged"
+    return Answer(state, receipt, receipt.reason)
 
 
 def _possible_trust(event: Event) -> tuple[Trust, ...]:

@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 
-from spamnb.core.mail.domains import address_of
 from spamnb.errors import LimitError, RefusedError
 from spamnb.service.feedback.types import Feedback
 from spamnb.service.limits import TeachingRules
@@ -80,7 +79,7 @@ def keys_of(feedback: Feedback, rules: TeachingRules, *, proven: bool) -> list[K
     """
     if feedback.trust == "admin":
         return []
-    user = address_of(feedback.user, rules.delimiter)
+    user = rules.mailbox(feedback.user)
     if feedback.trust == "user":
         return [("user" if proven else "user unproven", user)]
     if proven:

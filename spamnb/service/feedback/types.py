@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
+from spamnb.core.policy.rulings import Word
 from spamnb.service.engine.receipt import Receipt
 
 Trust = Literal["admin", "user", "stranger"]
-State = Literal["learnt", "unchanged", "review", "refused"]
+State = Literal["learnt", "listed", "unchanged", "waiting", "review", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,32 @@ class Feedback:
     """the network that the report came from, if known"""
     person: str = ""
     """an admin's label for one person: that person's address or login"""
+
+
+class ListTarget(NamedTuple):
+    """Who asks, and whose list is meant."""
+
+    user: str = ""
+    trust: Trust = "user"
+    person: str = ""
+    """an administrator names the person by address or login"""
+    domain: str = ""
+    """an administrator names a domain of recipients"""
+
+
+@dataclass(frozen=True, slots=True)
+class SenderChange:
+    """One change of a list."""
+
+    target: ListTarget
+    word: Word | None
+    """None removes the sender"""
+    sender: str = ""
+    """an address or a domain, or ..."""
+    raw: bytes = b""
+    """... a message, of which the author is meant, or ..."""
+    refs: tuple[str, ...] = ()
+    """... its references: signature, digest or Message-ID of the history"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from spamnb.core.model.costs import Role, roles_of
-from spamnb.core.model.events import NO_LABEL
+from spamnb.core.model.events import NO_LABEL, Event
 from spamnb.service.engine.filter import Filter
+from spamnb.service.maintenance.event_filter import Takes
 from spamnb.store.contract import ReadView
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.lookup import LookupIndex
@@ -44,11 +45,22 @@ def judged_mail(
 
 
 def _judged(view: ReadView, roles: tuple[Role, ...], entry: HistoryEntry) -> JudgedMessage:
-    live = view.live(entry.digest)
+    said, event = said_of(view, roles, entry.digest)
+    before = said is not None and event is not None and event.time_us > entry.time_us
+    return JudgedMessage(entry, said, before)
+
+
+def said_of(
+    view: ReadView, roles: tuple[Role, ...], digest: bytes, ignored: Takes = lambda _: False
+) -> tuple[Role | None, Event | None]:
+    """Return the role of the label that a person gave a message, and its event.
+
+    Without a role if there is none, if no person gave it, or if its event is ignored.
+    """
+    live = view.live(digest)
     if live is None or live.label == NO_LABEL:
-        return JudgedMessage(entry, None, before=False)
+        return None, None
     event = view.event(live.seq)
-    if event is not None and event.channel in _BY_ITSELF:
-        return JudgedMessage(entry, None, before=False)
-    before = event is not None and event.time_us > entry.time_us
-    return JudgedMessage(entry, roles[live.label], before)
+    if event is not None and (event.channel in _BY_ITSELF or ignored(event)):
+        return None, event
+    return roles[live.label], event

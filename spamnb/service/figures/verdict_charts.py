@@ -6,8 +6,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from spamnb.core.model.costs import Role
-from spamnb.core.model.evidence import wilson
+from spamnb.core.model.evidence import reliability, wilson
 from spamnb.service.figures.judged_mail import JudgedMessage
 from spamnb.service.telemetry.charts import Chart, ChartSeries
 from spamnb.service.telemetry.graphs import DECIDED
@@ -65,3 +67,55 @@ def correction_charts(
         series = (ChartSeries("interval", "band", high, low), ChartSeries("share", "line", share))
         charts.append(Chart(name, "per_mille", places, series))
     return charts
+
+
+def calibration_chart(judged: Sequence[JudgedMessage]) -> Chart:
+    """Return what was said and what was found, of mail that was judged before it was taught."""
+    known = [one for one in judged if one.before]
+    bins = reliability(
+        np.array([one.said == "spam" for one in known], bool),
+        np.array([one.entry.probability for one in known], np.float64),
+    )
+    series = (
+        ChartSeries("interval", "band", tuple(100 * one.high for one in bins),
+                    tuple(100 * one.low for one in bins)),
+        ChartSeries("said", "line", tuple(100 * one.said for one in bins)),
+        ChartSeries("found", "line", tuple(100 * one.seen for one in bins)),
+    )  # fmt: skip
+    places = tuple(f"{10 * int(9.9999 * one.said)} %" for one in bins)
+    return Chart("calibration", "percent", places, series)
+
+
+def known_chart(
+    judged: Sequence[JudgedMessage], places: tuple[str, ...], starts: Sequence[int]
+) -> Chart:
+    """Return the mean share of the features of a message that the model knew."""
+    sums = [[0, 0] for _ in starts]
+    for one in judged:
+        index = bisect_right(starts, one.entry.time_us // 1_000_000) - 1
+        known = one.entry.notes.get("known", "")
+        if index >= 0 and known.isdecimal():
+            sums[index][0] += int(known)
+            sums[index][1] += 1
+    values = tuple(total / count if count else None for total, count in sums)
+    return Chart("words", "percent", places, (ChartSeries("known", "line", values),))
+
+
+def mistakes(judged: Sequence[JudgedMessage], now_us: int) -> dict[str, dict[str, float]]:
+    """Return the reported mistakes per 1,000 messages: of the last 7 days, and of 30 before."""
+    split = now_us - WEEK_US
+    spans = {
+        "week": [one for one in judged if one.entry.time_us >= split],
+        "before": [one for one in judged if split - BEFORE_US <= one.entry.time_us < split],
+    }
+    return {name: _mistakes(found) for name, found in spans.items() if found}
+
+
+def _mistakes(judged: Sequence[JudgedMessage]) -> dict[str, float]:
+    wrong = sum(
+        one.said is not None and (one.said == "spam") != (one.entry.decision in DECIDED[2:])
+        for one in judged
+    )
+    low, high = wilson(wrong, len(judged))
+    return {"messages": len(judged), "wrong": wrong, "share": 1000 * wrong / len(judged),
+            "low": 1000 * low, "high": 1000 * high}  # fmt: skip

@@ -5,11 +5,30 @@ from __future__ import annotations
 import secrets
 from typing import NamedTuple
 
-from spamnb.errors import FleetError, LogAwayError
+from spamnb.errors import FleetError, LogAwayError, RefusedError
 from spamnb.service.fleet.fleet_store import Member, position_of
+from spamnb.service.fleet.pulse import hosts_of
 from spamnb.store.contract import Store, WriteView
-from spamnb.store.fleet.fleet_log import START, FleetLog, Head
+from spamnb.store.fleet.fleet_log import DAY_S, START, FleetLog, Head
 from spamnb.store.fleet.position import FleetPosition
+
+
+def raise_level(member: Member) -> int:
+    """Let all hosts write entries of the newest version that this one knows; return it.
+
+    RefusedError while a host of the last day cannot read it.
+    """
+    head = member.log.head()
+    if head is None or head.level >= member.level:
+        return head.level if head else member.level
+    for one in hosts_of(member):
+        if one.level < member.level and one.age_s <= DAY_S:
+            raise RefusedError(
+                f"{one.host} reads entries of level {one.level}, this host writes {member.level}",
+                hint=f"upgrade {one.host}; a host that is gone counts for a day",
+            )
+    member.log.put_level(member.level)
+    return member.level
 
 
 class Standing(NamedTuple):
@@ -31,11 +50,14 @@ class Standing(NamedTuple):
 def begin(store: Store, member: Member) -> FleetPosition:
     """Make the log, which goes on from this host's model; return the position of the host.
 
-    The position is stored first: if this is interrupted, the next call makes the log. If the server
-    has lost the log, it is made anew at the position of this host.
+    The position is stored first: if this is interrupted, the next call makes the log.
     """
     position = store.transact(_begun)
-    head = Head(position.epoch, position.seq, position.chain)
+    if position.chain != START and member.log.head() is None:
+        raise FleetError(
+            "this host is in a fleet, whose log is lost", hint="see `spamnb fleet reseed`"
+        )
+    head = Head(position.epoch, position.seq, position.chain, level=member.level)
     if not member.log.make(head):
         found = member.log.head()
         if found is None or found.epoch != position.epoch:
@@ -74,8 +96,20 @@ def standing(store: Store, log: FleetLog) -> Standing:
         head = log.head()
     except LogAwayError as error:
         return Standing(position.epoch, position.seq, None, str(error))
-    if head is None or head.epoch != position.epoch:
-        fault = "the log is not the one that this host follows"
-        return Standing(position.epoch, position.seq, head.seq if head else None, fault)
-    fault = "" if head.seq >= position.seq else "the log has lost entries"
-    return Standing(position.epoch, position.seq, head.seq, fault)
+    fault = _fault(log, head, position)
+    return Standing(position.epoch, position.seq, head.seq if head else None, fault)
+
+
+def _fault(log: FleetLog, head: Head | None, position: FleetPosition) -> str:
+    """Return why a host cannot go on with the log; empty if it can."""
+    if head is None:
+        return "the log is lost: run `spamnb fleet reseed` on the host with most events"
+    if head.epoch != position.epoch:
+        return "the log was begun anew, or belongs to another fleet: `spamnb fleet join --force`"
+    if head.seq > position.seq:
+        entry = next(iter(log.entries(position.seq)), None)
+        if entry is None or entry.first != position.seq + 1:
+            return "the log has dropped events that this host lacks: `spamnb fleet rejoin`"
+    elif (head.seq, head.chain) != (position.seq, position.chain):
+        return "the log lacks events of this host: if that lasts, `spamnb fleet rejoin`"
+    return ""

@@ -23,7 +23,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -32,9 +34,19 @@ from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Event, Recipe
 from spamnb.errors import FleetError, LogAwayError, RefusedError, StoreError
 from spamnb.service.engine.words import MergedWords
-from spamnb.service.fleet.fold import OpenEntry, fold, open_entries
+from spamnb.service.fleet.fold import (
+    REJOIN,
+    UNFIT,
+    OpenEntry,
+    fold,
+    follows,
+    open_entries,
+    skipped_entry,
+    unfit,
+)
 from spamnb.store.contract import ReadView, Store, WriteView
-from spamnb.store.fleet.body import encode_body
+from spamnb.store.fleet import OUTBOX_BYTES
+from spamnb.store.fleet.body import NO_MARK, VERSION, encode_body
 from spamnb.store.fleet.fleet_log import (
     MOST_BYTES,
     Draft,
@@ -43,19 +55,26 @@ from spamnb.store.fleet.fleet_log import (
     LogEntry,
     Outcome,
 )
-from spamnb.store.fleet.position import FleetPosition, next_chain
+from spamnb.store.fleet.position import FleetPosition, Recorded, next_chain
+from spamnb.store.fleet.row_sums import RowSums
 from spamnb.store.fleet.seal import Place, Sealer
+from spamnb.store.fleet.tail import Link, Tail
+from spamnb.store.rows.codec import encode_totals
 
 FOLDED_EVENTS = 2048
 """Events in one transaction of a fold: CPU time of an event 1.2 ms with 16, 0.4 with 2,048."""
 FOLDED_BYTES = 4 * MOST_BYTES
 FEW_EVENTS = 16
-"""An append of more events takes the pen after its first refusal."""
+"""An append of more events takes the write lease after its first refusal."""
 FEW_REFUSALS = 3
-"""After so many refusals every append takes the pen."""
-PEN_MS = 5000
+"""After so many refusals every append takes the write lease."""
+WRITE_LEASE_MS = 5000
 PAUSE_S = 0.004
 """longest pause after a refusal; the pauses are random, so that two hosts do not meet again"""
+SETTLE_S = 5.0
+"""how long the hosts have to report after a restart of the server"""
+REMEMBERED = 1000
+"""fingerprints, to compare with those of slower hosts"""
 TELL_S = 30.0
 """how long a transaction is repeated while other hosts are faster"""
 
@@ -70,6 +89,12 @@ class Member(NamedTuple):
     sealer: Sealer
     fold_s: float = 0.5
     """a follower folds as often as this at most: a fold of many entries takes less time for each"""
+    tail: Tail | None = None
+    """keeps the newest entries, in case that the log loses them"""
+    outbox_bytes: int = OUTBOX_BYTES
+    """how much may wait while the log is away"""
+    level: int = VERSION
+    """the newest version of entries that this host reads and writes"""
 
 
 class _OutpacedError(Exception):
@@ -77,7 +102,11 @@ class _OutpacedError(Exception):
 
     def __init__(self, outcome: Outcome, events: int) -> None:
         super().__init__(outcome)
-        self.wants_pen = outcome is Outcome.PEN or events > FEW_EVENTS
+        self.wants_lease = outcome is Outcome.LEASED or events > FEW_EVENTS
+
+
+class InDoubtError(LogAwayError):
+    """The log may have the entry of this transaction, or get it yet."""
 
 
 class _NotedChanges:
@@ -103,9 +132,21 @@ class _NotedChanges:
 class _Attempt(Generic[Result]):
     """One attempt to run a function in a transaction and to append what it adds."""
 
-    def __init__(self, member: Member, run: Callable[[WriteView], Result]) -> None:
+    def __init__(
+        self,
+        member: Member,
+        run: Callable[[WriteView], Result],
+        mark: bytes,
+        level: int,
+        *,
+        is_current: bool,
+    ) -> None:
         self._member = member
         self._run = run
+        self._mark = mark
+        self._version = min(level, member.level)
+        self._is_current = is_current
+        """this host has just followed the log to its end"""
         self.sent: Draft | None = None
         """what may be in the log"""
         self.chain = ""
@@ -118,6 +159,9 @@ class _Attempt(Generic[Result]):
         self.result = result = self._run(cast("WriteView", noted))
         if noted.events:
             self._tell(view, noted)
+        elif not self._is_current:
+            # Nothing to append: that is true only at the end of the log.
+            raise _OutpacedError(Outcome.STALE, 0)
         return result
 
     def _tell(self, view: WriteView, noted: _NotedChanges) -> None:
@@ -128,14 +172,19 @@ class _Attempt(Generic[Result]):
         if outcome is not Outcome.APPENDED:
             self.sent = None
             raise _OutpacedError(outcome, len(noted.events))
-        view.put_position(position.after(draft.last, self.chain, draft.host, draft.upto))
+        entry = LogEntry(draft.host, draft.upto, draft.base + 1, draft.last, self.chain, draft.body)
+        keep(self._member.tail, position.chain, [entry])
+        recorded = Recorded(draft.upto, self.chain, self._mark.hex())
+        view.put_position(position.after(draft.last, draft.host, recorded))
 
     def _draft(self, position: FleetPosition, noted: _NotedChanges) -> Draft:
         host, events = self._member.host, noted.events
         start = position.of(host).events
         upto, last = start + len(events), position.seq + len(events)
         place = Place(position.epoch, host, position.seq + 1, last, upto)
-        body = self._member.sealer.seal(encode_body(events, _merged(noted.words)), place)
+        body = self._member.sealer.seal(
+            encode_body(events, _merged(noted.words), self._mark, self._version), place
+        )
         if len(body) > MOST_BYTES:
             raise RefusedError(
                 f"{len(events)} events of {len(body)} bytes are more than an entry of the fleet's"
@@ -150,8 +199,16 @@ class FleetStore:
 
     def __init__(self, store: Store, member: Member) -> None:
         self._store = store
-        self._member = member
+        self.member = member
         self._following = threading.Lock()
+        self._noting = threading.Lock()
+        self.fingerprints: dict[tuple[int, str], str] = {}
+        """by seq and chain"""
+        self._halt = ""
+        self._level = 1
+        """the version of entries that this host writes"""
+        self._is_behind = True
+        """the log may have entries that this host lacks"""
         self.on_fold: Callable[[Sequence[Event]], None] = lambda _: None
         """is called with the events of other hosts, when they are in the store"""
 
@@ -163,6 +220,14 @@ class FleetStore:
     def limit_bytes(self) -> int:
         return self._store.limit_bytes
 
+    @property
+    def host(self) -> str:
+        """Return the name of this host."""
+        return self.member.host
+
+    def last_change(self) -> int:
+        return self._store.last_change()
+
     def read(self) -> AbstractContextManager[ReadView]:
         return self._store.read()
 
@@ -173,7 +238,7 @@ class FleetStore:
             yield view
 
     def close(self) -> None:
-        self._member.log.close()
+        self.member.log.close()
         self._store.close()
 
     def position(self) -> FleetPosition:
@@ -181,112 +246,213 @@ class FleetStore:
         with self._store.read() as view:
             return position_of(view)
 
+    def note(self, view: ReadView) -> str:
+        """Return the fingerprint of a view; it is kept for its position."""
+        position = position_of(view)
+        found = fingerprint(view)
+        with self._noting:
+            self.fingerprints[position.seq, position.chain] = found
+            for old in list(self.fingerprints)[:-REMEMBERED]:
+                del self.fingerprints[old]
+        return found
+
     # -- teaching -------------------------------------------------------------------------------
 
-    def transact(self, run: Callable[[WriteView], Result]) -> Result:
-        """Run a function in a transaction whose events the log has."""
+    def transact(self, run: Callable[[WriteView], Result], mark: bytes = NO_MARK) -> Result:
+        """Run a function in a transaction whose events the log has, in an entry with this mark."""
         refusals, until = 0, time.monotonic() + TELL_S
-        has_pen = False
+        has_lease = False
         try:
             while True:
-                self.follow()
+                # A host that is probably at the end of the log need not ask before it appends.
+                is_current = self._is_behind or bool(self._halt)
+                if is_current:
+                    self.follow()
+                self._is_behind = True
                 try:
-                    return self._attempt(run)
+                    attempt = _Attempt(self.member, run, mark, self._level, is_current=is_current)
+                    result = self._attempt(attempt)
                 except _OutpacedError as refused:
                     refusals += 1
-                    if refusals >= FEW_REFUSALS or refused.wants_pen:
-                        has_pen = self._take_pen(until)
+                    if refusals >= FEW_REFUSALS or refused.wants_lease:
+                        has_lease = self._take_write_lease(until)
                     else:
                         _pause()
+                else:
+                    self._is_behind = False
+                    return result
         finally:
-            if has_pen:
-                self._give_pen()
+            if has_lease:
+                self._give_write_lease()
 
-    def _take_pen(self, until: float) -> bool:
-        """Wait for the pen; LogAwayError if it is not to be had."""
-        while not self._member.log.take_pen(self._member.host, PEN_MS):
+    def _take_write_lease(self, until: float) -> bool:
+        """Wait for the write lease; LogAwayError if other hosts hold it too long."""
+        while not self.member.log.take_write_lease(self.member.host, WRITE_LEASE_MS):
             if time.monotonic() > until:
                 raise LogAwayError("other hosts write to the fleet's log", hint="try again")
             _pause()
         return True
 
-    def _give_pen(self) -> None:
-        # A pen that is not given back expires.
+    def _give_write_lease(self) -> None:
+        # A lease that is not given back expires.
         with suppress(LogAwayError):
-            self._member.log.give_pen(self._member.host)
+            self.member.log.give_write_lease(self.member.host)
 
-    def _attempt(self, run: Callable[[WriteView], Result]) -> Result:
-        attempt = _Attempt(self._member, run)
+    def _attempt(self, attempt: _Attempt[Result]) -> Result:
         try:
-            return self._store.transact(attempt.body)
-        except StoreError:
+            return self._store.transact(partial(self._noted, attempt.body))
+        except StoreError as error:
             sent = attempt.sent
             if sent is None:
                 raise
-            self.follow()
-            said = self.position().of(sent.host)
-            if said != (sent.upto, attempt.chain):
-                raise
+            with suppress(StoreError):
+                self.follow()
+            if self.position().of(sent.host).chain != attempt.chain:
+                # The server may still get the append: from a connection that it has not read.
+                raise InDoubtError(str(error), hint=error.hint) from error
             return cast("Result", attempt.result)
+
+    def _noted(self, run: Callable[[WriteView], Result], view: WriteView) -> Result:
+        """Run a function, and keep the fingerprint of what it has made."""
+        result = run(view)
+        self.note(view)
+        return result
 
     # -- following ------------------------------------------------------------------------------
 
     @property
     def fold_s(self) -> float:
         """Return the least time between two folds of a follower."""
-        return self._member.fold_s
+        return self.member.fold_s
+
+    def halt(self, why: str) -> None:
+        """Neither fold nor append anything from now on."""
+        self._halt = why
 
     def follow(self) -> int:
         """Fold the entries that this host lacks; return how many."""
         with self._following:
+            if self._halt:
+                raise FleetError(self._halt, hint=REJOIN)
             position = self.position()
             head = self._head(position)
-            if head.seq == position.seq:
+            self._level = head.level
+            if head.seq == position.seq and head.settled:
                 return 0
             done = 0
-            for entries in _portions(self._member.log.entries(position.seq)):
-                opened = open_entries(entries, position, self._member.sealer)
-                position = opened[-1].after
-                done += len(opened)
-                self._fold(opened)
+            for entries in _portions(self.member.log.entries(position.seq)):
+                position = self._take(entries, position)
+                done += len(entries)
             if position.seq < head.seq:
                 raise FleetError(
                     f"the log ends with event {head.seq}, and lacks those after event"
                     f" {position.seq}, where this host is",
-                    hint="restore a backup of another host",
+                    hint=REJOIN,
                 )
+            if not (head.settled or self.member.log.settle(self.host, position.seq, SETTLE_S)):
+                raise LogAwayError(
+                    "the server of the fleet's log was restarted",
+                    hint="wait some seconds until the hosts have reported what they hold",
+                )
+            self._is_behind = False
             return done
+
+    def _take(self, entries: Sequence[LogEntry], position: FleetPosition) -> FleetPosition:
+        """Fold entries; FleetError that names the first one that cannot be applied."""
+        try:
+            opened = open_entries(entries, position, self.member.sealer, self.member.level)
+            keep(self.member.tail, position.chain, entries)
+            self._fold(opened)
+        except UNFIT as error:
+            position = self.position()
+            left = [entry for entry in entries if entry.last > position.seq]
+            if len(left) > 1:
+                for entry in left:
+                    position = self._take([entry], position)
+                return position
+            if not left or not follows(left[0], position):
+                raise
+            skipped = self._skipped(left[0], position)
+            if skipped is None:
+                raise unfit(left[0], error) from error
+            keep(self.member.tail, position.chain, left)
+            self._fold([skipped])
+            return skipped.after
+        return opened[-1].after
+
+    def _skipped(self, entry: LogEntry, position: FleetPosition) -> OpenEntry | None:
+        """Return an entry that an administrator has made empty; None if that is not so."""
+        permit = self.member.log.skipped(entry.last)
+        if permit is None:
+            return None
+        return skipped_entry(entry, position, self.member.sealer, permit, self.recipe)
 
     def _fold(self, opened: list[OpenEntry]) -> None:
         left = opened
         while left:
-            left = left[self._store.transact(partial(fold, entries=left)) :]
-        host = self._member.host
+            done = partial(self._noted, partial(fold, entries=left))
+            left = left[self._store.transact(done) :]
+        host = self.member.host
         self.on_fold([event for entry in opened if entry.host != host for event in entry.events])
 
     def wait(self, wait_s: float) -> bool:
         """Wait until the log has an entry that this host lacks; False if none came."""
-        entries = self._member.log.entries(self.position().seq, wait_s)
-        return next(entries, None) is not None
+        entries = self.member.log.entries(self.position().seq, wait_s)
+        if next(entries, None) is None:
+            return False
+        self._is_behind = True
+        return True
 
     def _head(self, position: FleetPosition) -> Head:
         """Return the end of the log; FleetError if it is not the log that this host followed."""
-        head = self._member.log.head()
+        head = self.member.log.head()
+        if head is not None and head.epoch == position.epoch and head.seq < position.seq:
+            restore_log(self.member, head, position)
+            head = self.member.log.head()
         if head is None:
-            raise FleetError("the fleet has no log", hint="was its server replaced?")
+            raise FleetError(
+                "the fleet has no log: its server was replaced, or has lost everything",
+                hint="run `spamnb fleet reseed` on the host that has the most events",
+            )
         if head.epoch != position.epoch:
             raise FleetError(
                 "the log belongs to another fleet, or was made anew",
-                hint="restore a backup of a host that follows it",
+                hint="join it: `spamnb fleet join --force`",
             )
         is_other = head.seq == position.seq and head.chain != position.chain
         if head.seq < position.seq or is_other:
             raise FleetError(
-                f"the log has lost entries: it ends with event {head.seq}, this host has event"
-                f" {position.seq}",
-                hint="see `Losing the log` in docs/fleet.md",
+                f"the log went on without entries of this host: it ends with event {head.seq},"
+                f" this host has event {position.seq} of another history",
+                hint=REJOIN,
             )
         return head
+
+
+def keep(tail: Tail | None, before: str, entries: Sequence[LogEntry]) -> None:
+    """Add entries, which follow this chain, to the tail; without it, the host goes on."""
+    if tail is not None:
+        with suppress(StoreError):
+            tail.put(list(map(Link, [before, *(entry.chain for entry in entries)], entries)))
+
+
+def restore_log(member: Member, head: Head, position: FleetPosition) -> None:
+    """Give the log back what it has lost, if it ends where a kept entry of this host begins."""
+    links = member.tail.ending(position.seq, position.chain) if member.tail else []
+    if head.seq not in {link.entry.first - 1 for link in links}:
+        return
+    for before, entry in links:
+        if entry.first > head.seq and not member.log.restore(position.epoch, before, entry):
+            return
+
+
+def fingerprint(view: ReadView) -> str:
+    """Return what is the same on all hosts that have the same numbers and texts."""
+    # Stores differ in how much room they keep for the histogram.
+    totals = replace(view.totals(), histogram=np.zeros((0, 0), np.int64))
+    sums = view.sums() or RowSums()
+    shared = sums._replace(dropped=0).encode()
+    return blake2b(encode_totals(totals) + shared, digest_size=8).hexdigest()
 
 
 def position_of(view: ReadView) -> FleetPosition:

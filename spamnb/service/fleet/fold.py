@@ -16,15 +16,19 @@ from typing import NamedTuple
 import numpy as np
 
 from spamnb.core.features.extract import Words
-from spamnb.core.model.events import Event, EventKind, Ids
-from spamnb.errors import FleetError, StoreError
+from spamnb.core.model.events import NO_LABEL, Event, EventKind, Ids, Recipe, no_update
+from spamnb.errors import BugError, FleetError, RefusedError, StoreError
 from spamnb.service.engine.words import MergedWords
 from spamnb.store.apply_events import Replay, event_ids, ids_of
 from spamnb.store.contract import WriteView
-from spamnb.store.fleet.body import decode_body
+from spamnb.store.fleet.body import VERSION, decode_body
 from spamnb.store.fleet.fleet_log import LogEntry
-from spamnb.store.fleet.position import FleetPosition, next_chain
+from spamnb.store.fleet.position import FleetPosition, Recorded, next_chain
 from spamnb.store.fleet.seal import Place, Sealer
+
+UNFIT = BugError, FleetError, RefusedError, ArithmeticError, LookupError, TypeError, ValueError
+"""errors of an entry, not of the disk"""
+REJOIN = "stop the daemon, run `spamnb fleet rejoin` here, and start it"
 
 
 class OpenEntry(NamedTuple):
@@ -38,38 +42,73 @@ class OpenEntry(NamedTuple):
 
 
 def open_entries(
-    entries: Sequence[LogEntry], position: FleetPosition, sealer: Sealer
+    entries: Sequence[LogEntry], position: FleetPosition, sealer: Sealer, newest: int = VERSION
 ) -> list[OpenEntry]:
     """Open the entries that follow a position, one after the other."""
     opened = []
     for entry in entries:
-        one = _opened(entry, position, sealer)
+        one = _opened(entry, position, sealer, newest)
         opened.append(one)
         position = one.after
     return opened
 
 
-def _opened(entry: LogEntry, position: FleetPosition, sealer: Sealer) -> OpenEntry:
+def _opened(entry: LogEntry, position: FleetPosition, sealer: Sealer, newest: int) -> OpenEntry:
     if entry.first != position.seq + 1:
         raise FleetError(
             f"the log goes on with event {entry.first}, this host has event {position.seq}",
-            hint="restore a backup of another host: the log keeps the newest events only",
+            hint=f"the log keeps the newest events only: {REJOIN}",
         )
     if next_chain(position.chain, entry.body) != entry.chain:
         raise FleetError(
             f"event {entry.first} of the log follows another history than this host's",
-            hint="restore a backup of another host",
+            hint=REJOIN,
         )
     place = Place(position.epoch, entry.host, entry.first, entry.last, entry.upto)
     body = sealer.open(entry.body, place)
     try:
-        events, words = decode_body(entry.first, body)
+        events, words, mark = decode_body(entry.first, body, newest)
     except StoreError as error:
         raise FleetError(f"event {entry.first} of the log: {error}", hint=error.hint) from error
     if entry.first + len(events) != entry.last + 1:
         raise FleetError(f"the entry that ends with event {entry.last} has {len(events)} events")
-    after = position.after(entry.last, entry.chain, entry.host, entry.upto)
+    recorded = Recorded(entry.upto, entry.chain, mark.hex())
+    after = position.after(entry.last, entry.host, recorded)
     return OpenEntry(entry.host, events, words, position.seq, after)
+
+
+def follows(entry: LogEntry, position: FleetPosition) -> bool:
+    """Return whether an entry continues the history up to a position."""
+    is_next = entry.first == position.seq + 1
+    return is_next and next_chain(position.chain, entry.body) == entry.chain
+
+
+def unfit(entry: LogEntry, error: Exception) -> FleetError:
+    """Return the error of an entry that cannot be applied."""
+    about = f"the entry of host {entry.host} with event {entry.last} cannot be applied"
+    hint = "upgrade this host; if no host can apply it: `spamnb fleet skip`"
+    return FleetError(f"{about}: {error}", hint=getattr(error, "hint", "") or hint)
+
+
+def permit_place(entry: LogEntry, position: FleetPosition) -> Place:
+    """Return the place of the permit to pass over an entry; no host has a name with a blank."""
+    return Place(position.epoch, "a skipped entry", entry.first, entry.last, entry.upto)
+
+
+def skipped_entry(
+    entry: LogEntry, position: FleetPosition, sealer: Sealer, permit: bytes, recipe: Recipe
+) -> OpenEntry:
+    """Return an entry without effect; its events are empty, with the time in the permit."""
+    time_us = int(sealer.open(permit, permit_place(entry, position)))
+    none = tuple(np.zeros(0, np.uint64) for _ in range(recipe.groups))
+    nothing = no_update(recipe.groups, len(recipe.labels))
+    empty = Event(
+        0, EventKind.ERASED, time_us, "", "", b"", "", NO_LABEL, NO_LABEL, 0, none,
+        nothing, nothing,
+    )  # fmt: skip
+    events = tuple(empty._replace(seq=seq) for seq in range(entry.first, entry.last + 1))
+    after = position.after(entry.last, entry.host, Recorded(entry.upto, entry.chain))
+    return OpenEntry(entry.host, events, MergedWords([]).words(none[0]), position.seq, after)
 
 
 def fold(view: WriteView, entries: Sequence[OpenEntry]) -> int:

@@ -25,8 +25,11 @@ MOST_PARTS = 512
 """The copy takes as much of the server's memory; a larger model is copied by a file."""
 
 
-def put_snapshot(home: Path, member: Member) -> int:
-    """Copy the model of a home, which may be in use, to the server; return the size in bytes."""
+def put_snapshot(home: Path, member: Member, seq: int) -> int:
+    """Copy the model of a home, which may be in use, to the server; return the size in bytes.
+
+    `seq` is an event that the copy has.
+    """
     with tempfile.TemporaryDirectory(dir=home) as folder:
         copy = Path(folder) / "copy"
         size = backup(home, copy)
@@ -37,7 +40,8 @@ def put_snapshot(home: Path, member: Member) -> int:
                 hint="use `spamnb backup` here and `spamnb restore` on the other host",
             )
         with copy.open("rb") as file:
-            member.log.put_snapshot(_sealed(file, secrets.token_hex(8), count, member))
+            name = secrets.token_hex(8)
+            member.log.put_snapshot(_sealed(file, name, count, member), seq)
     return size
 
 
@@ -64,6 +68,9 @@ def take_snapshot(home: Path, member: Member, *, overwrite: bool = False) -> Non
         if written != int(count):
             raise FleetError("the snapshot is incomplete, or was replaced", hint="try again")
         restore(copy, home, overwrite=overwrite)
+    if member.tail is not None:
+        # It may be of another history, which may have been erased.
+        member.tail.clear()
 
 
 def _place(name: str, index: int, count: int) -> Place:

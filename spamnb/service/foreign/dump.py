@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import BinaryIO, NamedTuple
 
 from spamnb.core.features.locations import TokenLocation
@@ -63,7 +63,7 @@ TEXT = places(TokenLocation.BODY, TokenLocation.URL)
 
 def lines_of(file: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of a file without their ends; a long one in parts."""
-    for line in iter(lambda: file.readline(LINE), b""):
+    for line in iter(partial(file.readline, LINE), b""):
         yield line.rstrip(b"\r\n")
 
 

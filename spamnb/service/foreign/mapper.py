@@ -8,18 +8,21 @@ tell which messages have several of them, so they are taken as independent:
 Counts and N above `most` messages are scaled down together. Corrections are not imported: the model
 learns them from its own mistakes.
 
-Words are mapped in chunks, so memory grows only with the features. Must not know files' formats.
+Words are mapped in chunks, so memory grows only with the features; their texts are in a temporary
+file until it is known which features are taken. Must not know files' formats.
 Failure: UserError for a dump without totals or without words.
 """
 
 from __future__ import annotations
 
 import gc
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +54,8 @@ class DumpOptions(NamedTuple):
     """the model's labels for ham and spam of the dump"""
     most: int = 3000
     """messages that it counts as at most, so that as many own messages outweigh it"""
+    folder: Path | None = None
+    """where the temporary file is; default: where the system has them"""
 
 
 class MappedDump(NamedTuple):
@@ -104,10 +109,10 @@ class _Chunks:
     """The mapped chunks of a dump."""
 
     key: Key
-    vocabulary: bool
+    texts: IO[bytes] | None
+    """where the texts are written; None if the model has no vocabulary"""
     today: int
     pairs: list[_Pairs] = field(default_factory=list)
-    words: list[Words] = field(default_factory=list)
     taken: int = 0
     left_out: int = 0
 
@@ -123,8 +128,20 @@ class _Chunks:
         day[day == 0] = self.today
         of_ham, of_spam = (np.array(column, np.uint32).take(line) for column in (ham, spam))
         self.pairs.append(_Pairs(found.ids.take(found.rows), of_ham, of_spam, day.take(line)))
-        if self.vocabulary:
-            self.words.append(found.words(found.ids))
+        if self.texts is not None:
+            words = found.words(found.ids)
+            for array in (*words[:3], np.frombuffer(words.texts, np.uint8)):
+                np.save(self.texts, array)
+
+    def words(self) -> Iterator[Words]:
+        """Yield the texts that were written, chunk by chunk."""
+        if self.texts is None:
+            return
+        end = self.texts.tell()
+        self.texts.seek(0)
+        while self.texts.tell() < end:
+            ids, locations, sizes, texts = (np.load(self.texts) for _ in range(4))
+            yield Words(ids, locations, sizes, texts.tobytes())
 
 
 def _fields(places: tuple[Place, ...], word: bytes) -> list[Field]:
@@ -148,22 +165,23 @@ def map_dump(
 ) -> MappedDump:
     """Return a dump as a change of a model with this recipe; `today` is of lines without a day."""
     refuse_model(recipe, options.labels)
-    chunks = _Chunks(Key(recipe.key), recipe.vocabulary, today)
-    with _without_collector():
+    with tempfile.TemporaryFile(dir=options.folder) as texts, _without_collector():
+        chunks = _Chunks(Key(recipe.key), texts if recipe.vocabulary else None, today)
         for some in _chunked(entries):
             chunks.add(some)
-    if not facts.ham + facts.spam:
-        raise UserError(
-            "the dump does not tell with how many messages the filter was trained",
-            hint="dump the whole database again",
-        )
-    bulk = _bulk(recipe, chunks.pairs, facts, options)
-    if not len(bulk.ids):
-        raise UserError("the dump has no words that this model reads", hint="check --from")
+        if not facts.ham + facts.spam:
+            raise UserError(
+                "the dump does not tell with how many messages the filter was trained",
+                hint="dump the whole database again",
+            )
+        bulk = _bulk(recipe, chunks.pairs, facts, options)
+        if not len(bulk.ids):
+            raise UserError("the dump has no words that this model reads", hint="check --from")
+        words = _texts(chunks.words(), bulk.ids)
     ham, spam = bulk.messages[[recipe.labels.index(label) for label in options.labels]].tolist()
     return MappedDump(
         bulk,
-        _texts(chunks.words, bulk.ids),
+        words,
         (ham, spam),
         (facts.ham, facts.spam),
         chunks.taken,
@@ -185,7 +203,7 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _texts(parts: list[Words], ids: Ids) -> Words:
+def _texts(parts: Iterable[Words], ids: Ids) -> Words:
     """Return the texts of these features; a part has others, too, and some of them again."""
     return MergedWords([MergedWords([part]).words(_common(part.ids, ids)) for part in parts]).words(
         ids

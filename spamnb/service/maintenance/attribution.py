@@ -106,7 +106,8 @@ def trainings_in_force(view: ReadView) -> Iterator[tuple[Event, Event]]:
         if live is None or live.seq != event.seq:
             continue
         trained = view.event([*pending.uncovered(event.seq)][-1]) if event.undoes else event
-        if event.after != NO_LABEL or (trained is not None and trained.bulk is not None):
+        is_bulk = trained is not None and trained.bulk is not None and not trained.person
+        if event.after != NO_LABEL or is_bulk:
             yield event, trained or event
 
 

@@ -3,9 +3,9 @@
 Four steps, in small transactions, so that other processes read meanwhile and wait only briefly to
 write: events older than `keep_days` are folded into the checkpoint; features not learnt for
 `after_days` and contained in few messages are dropped, unless a journal event names them (its undo
-needs them); the corrections of persons whom no journal event names are dropped; the history expires
-by its own limits. Dropping features is an event and can be undone,
-but without the features' texts.
+needs them); the corrections and lists of senders of persons whom no journal event names, and who
+changed no list for as long, are dropped; the history expires by its own limits. Dropping features
+is an event and can be undone, but without the features' texts.
 
 `now_us` is the time from `expiry_clock`, because expired data cannot be restored. If the run is
 stopped, finished transactions stay and the next run continues. Must not know settings.
@@ -22,11 +22,12 @@ import numpy as np
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import BulkChange, Ids
 from spamnb.core.model.training_rows import day_of
+from spamnb.core.policy.senders import ListOwner, SenderList, owner_id
 from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.requests import BulkLoad, Source
 from spamnb.store.apply_events import named_ids, surely_older
 from spamnb.store.check import named, stale
-from spamnb.store.contract import Store, WriteView
+from spamnb.store.contract import ReadView, Store, WriteView
 from spamnb.store.history.verdict_history import History
 
 DAY_US = 86_400_000_000
@@ -75,7 +76,7 @@ def expire(
     folded = fold(store, now_us - rules.keep_days * DAY_US, now_us)
     before_day = day_of(now_us - rules.after_days * DAY_US)
     dropped = drop(store, before_day, rules.max_messages, now_us=now_us, source=source)
-    silent = drop_silent(store)
+    silent = drop_silent(store, now_us - rules.keep_days * DAY_US)
     return ExpiryResult(folded, dropped, history.expire(now_us) if history else 0, silent)
 
 
@@ -93,24 +94,35 @@ def fold(store: Store, before_us: int, now_us: int) -> int:
     return done
 
 
-def drop_silent(store: Store) -> int:
-    """Drop the corrections of persons whose labels are all in the checkpoint; return how many.
+def drop_silent(store: Store, before_us: int) -> int:
+    """Drop persons whose labels are all in the checkpoint; return how many.
 
-    Their labels stay in the shared model.
+    A change of the person's list of senders since `before_us` keeps them. The labels stay in the
+    shared model.
     """
     with store.read() as view:
-        silent = {person for person, _ in view.persons()}
+        silent = {person for person, _ in view.persons()} | persons_with_lists(view).keys()
         if silent:
             silent -= {event.person for event in view.events()}
         seq = view.totals().last_seq
 
     def some(view: WriteView) -> int:
+        lists = persons_with_lists(view)
         gone = silent - {event.person for event in view.events(seq + 1)}
+        gone -= {one for one, senders in lists.items() if senders.last_us >= before_us}
         if gone:
             view.drop_persons(gone)
+        for person in gone & lists.keys():
+            view.put_senders(ListOwner("person", id=person).key, None)
         return len(gone)
 
     return store.transact(some) if silent else 0
+
+
+def persons_with_lists(view: ReadView) -> dict[int, SenderList]:
+    """Return the lists of senders of persons, by their ids."""
+    lists = view.sender_lists()
+    return {owner_id(key): one for key, one in lists if one.kind == "person"}
 
 
 class _Left(NamedTuple):

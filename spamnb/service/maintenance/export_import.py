@@ -12,6 +12,7 @@ Then one line for each feature, in order of the ids:
     {"id": "16 hex digits", "n": [messages of each label], "w": [corrections of each label],
      "day": last learnt, days since 2000-01-01, "location": "subject", "token": "cheap"}
 
+On request, `persons` in the header tells how many lines of persons follow (`export_persons`).
 `w` is in units of 2^-20 nats, `bias` and `temperatures` of 2^-40; all numbers are integers, so a
 round trip is exact. `location` and `token` exist if the model has a vocabulary. Ids are comparable
 only under the same key, which `fingerprint` identifies. The key itself (`key`, 64 hex digits) is
@@ -25,7 +26,7 @@ changed then.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import TextIOBase
 from pathlib import Path
@@ -43,6 +44,12 @@ from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import BulkLoad, Source
 from spamnb.service.engine.words import MergedWords
+from spamnb.service.maintenance.export_persons import (
+    ExportedPerson,
+    person_lines,
+    person_loads,
+    read_person,
+)
 from spamnb.store.contract import ReadView, Store, Word
 from spamnb.store.lmdb.sharing import DATA_FILE
 from spamnb.store.lmdb.store import open_store
@@ -70,18 +77,21 @@ _LOCATIONS = {location.name.lower(): location for location in TokenLocation}
 # --- export --------------------------------------------------------------------------------------
 
 
-def export(store: Store, *, with_key: bool = False) -> Iterator[str]:
+def export(store: Store, *, with_key: bool = False, persons: bool = False) -> Iterator[str]:
     """Yield the model as lines of JSON, from one snapshot."""
     recipe = store.recipe
     with store.read() as view:
         count = sum(len(ids) for ids, _ in view.features())
-        yield json_line(_header(recipe, view.totals(), count, with_key=with_key))
+        header = _header(recipe, view.totals(), count, with_key=with_key)
+        yield json_line(header | ({"persons": len(view.person_sizes())} if persons else {}))
         words = view.all_words()
         word = next(words, None)
         for feature in _rows(view):
             while word is not None and word.id < feature.id:
                 word = next(words, None)
             yield json_line(_feature(feature, word if word and word.id == feature.id else None))
+        if persons:
+            yield from map(json_line, person_lines(view, recipe.labels))
 
 
 class _Row(NamedTuple):
@@ -138,6 +148,7 @@ class Exported:
     header: dict[str, Any]
     bulk: BulkChange
     words: Words
+    persons: tuple[ExportedPerson, ...] = ()
 
     @property
     def features(self) -> int:
@@ -154,18 +165,24 @@ def read_export(lines: Iterable[str]) -> Exported:
     """Parse the lines of an export; UserError if they are invalid or incomplete."""
     numbered = enumerate(lines, 1)
     header = _read_header(next(numbered, (1, ""))[1])
-    columns = _Columns()
+    columns, persons, labels = _Columns(), list[ExportedPerson](), len(header["labels"])
     for number, line in numbered:
         try:
-            columns.take(json.loads(line))
+            row = json.loads(line)
+            if "person" in row:
+                persons.append(read_person(row, labels))
+            else:
+                columns.take(row)
         except MALFORMED as error:
-            raise _bad(f"line {number} is not a valid feature: {error}") from error
+            raise _bad(f"line {number} is not a valid feature or person: {error}") from error
     try:
         bulk = columns.bulk(header)
     except MALFORMED as error:
         raise _bad(f"its numbers are invalid: {error}") from error
     _complete(header, bulk)
-    return Exported(header, bulk, columns.words())
+    if len(persons) != header.get("persons", 0):
+        raise _bad(f"the header announces {header.get('persons', 0)} persons, not {len(persons)}")
+    return Exported(header, bulk, columns.words(), tuple(persons))
 
 
 class _Columns:
@@ -313,23 +330,32 @@ def _constants(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def merge(model: Filter, exported: Exported, *, source: Source) -> Receipt:
-    """Add an export to a model, as one event that `undo` reverts."""
+    """Add an export to a model, as one event that `undo` reverts, and one for each person."""
     _same_model(model.recipe, exported.header)
-    return load(model, exported.bulk, exported.words, source)
+    loads = person_loads(model, exported.persons, source)
+    return load(model, exported.bulk, exported.words, source, more=loads)
 
 
-def load(
-    model: Filter, bulk: BulkChange, words: Words, source: Source, digest: bytes = b""
+def load(  # noqa: PLR0913 - the change and its origin; defaults
+    model: Filter,
+    bulk: BulkChange,
+    words: Words,
+    source: Source,
+    digest: bytes = b"",
+    *,
+    more: Sequence[BulkLoad] = (),
 ) -> Receipt:
-    """Add counts and corrections of many features to a model, as one event.
+    """Add counts and corrections of many features to a model, as one event; return its receipt.
 
-    With a digest, RefusedError while an import with the same digest is in force.
+    `more` is added in the same transaction. With a digest, RefusedError while an import with the
+    same digest is in force.
     """
     request = BulkLoad(bulk, False, source, now_us(), MergedWords([words]), digest)
-    receipt = model.teach([request])[0]
-    if receipt.error is not None:
-        raise receipt.error
-    return receipt
+    receipts = model.teach([request, *more])
+    for receipt in receipts:
+        if receipt.error is not None:
+            raise receipt.error
+    return receipts[0]
 
 
 def _same_model(recipe: Recipe, header: dict[str, Any]) -> None:

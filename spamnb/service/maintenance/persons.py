@@ -1,9 +1,10 @@
 """List the persons of a model, and erase one.
 
-An erased person leaves no name, message digest, Message-ID, feature or correction in the model, the
-history and the review queue. What the person's labels had added to the shared model is taken back;
-only labels that are part of the checkpoint stay in its sums, which name no person. Both erasing and
-its repetition after a kill end in the same state. Must not know settings or terminals.
+An erased person leaves no name, message digest, Message-ID, feature, correction or listed sender in
+the model, the history and the review queue. What the person's labels had added to the shared model
+is taken back; only labels that are part of the checkpoint stay in its sums, which name no person.
+Both erasing and its repetition after a kill end in the same state. Must not know settings or
+terminals.
 """
 
 from __future__ import annotations
@@ -18,20 +19,18 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from spamnb.core.model.events import NO_LABEL, Event, erased
 from spamnb.core.persons.corrections import person_id
 from spamnb.core.persons.names import PersonNames
 from spamnb.service.engine.clock import iso
 from spamnb.service.feedback.review_queue import ReviewQueue
+from spamnb.service.maintenance.expiry import persons_with_lists
 from spamnb.store.contract import ReadView, Store
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.limits import HistoryLimits
 from spamnb.store.history.rewrite import rewrite
 from spamnb.store.lmdb.store import open_store
-from spamnb.store.rebuild import rebuild, replay
-from spamnb.store.rows.personal_codec import encode_personal
+from spamnb.store.rebuild import Change, rebuild, replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +39,16 @@ class PersonFacts:
 
     person: int
     name: str
-    """as the newest label gives it; empty if all labels are in the checkpoint"""
+    """as the newest label or the list of senders gives it; empty if all labels are in the
+    checkpoint"""
     labels: dict[str, int]
     """number of messages with each label"""
     last_us: int
-    """time of the newest label; 0 if it is in the checkpoint"""
+    """time of the newest label or entry; 0 if it is in the checkpoint"""
     places: int
     """corrections that are not zero"""
+    senders: int
+    """entries of the list of senders"""
     bytes: int
 
     def as_dict(self) -> dict[str, Any]:
@@ -57,12 +59,13 @@ class PersonFacts:
             "labels": self.labels,
             "last": iso(self.last_us) if self.last_us else None,
             "places": self.places,
+            "senders": self.senders,
             "bytes": self.bytes,
         }
 
 
 def persons_of(view: ReadView, labels: tuple[str, ...]) -> list[PersonFacts]:
-    """Return all persons with corrections or labels, the one who taught last first."""
+    """Return all persons with corrections, labels or senders, the last one to change any first."""
     newest: dict[int, Event] = {}
     counts: dict[int, Counter[str]] = {}
     for event in view.events(newest_first=True):
@@ -72,18 +75,21 @@ def persons_of(view: ReadView, labels: tuple[str, ...]) -> list[PersonFacts]:
         live = view.live(event.label_key)
         if live is not None and live.seq == event.seq and event.after != NO_LABEL:
             counts.setdefault(event.person, Counter())[labels[event.after]] += 1
-    corrections = dict(view.persons())
+    sizes, lists = view.person_sizes(), persons_with_lists(view)
+    places = {person: len(filled.places) for person, filled in view.persons()}
     found = []
-    for person in newest.keys() | corrections.keys():
-        last, mine = newest.get(person), corrections.get(person)
+    for person in newest.keys() | sizes.keys() | lists.keys():
+        last, senders = newest.get(person), lists.get(person)
+        name, last_us = (last.user, last.time_us) if last else ("", 0)
         found.append(
             PersonFacts(
                 person,
-                last.user if last else "",
+                name or (senders.name if senders else ""),
                 dict(counts.get(person, {})),
-                last.time_us if last else 0,
-                int(np.count_nonzero(mine.values.any(axis=0))) if mine else 0,
-                len(encode_personal(mine)) if mine else 0,
+                max(last_us, senders.last_us if senders else 0),
+                places.get(person, 0),
+                len(senders) if senders else 0,
+                sizes.get(person, 0),
             )
         )
     return sorted(found, key=lambda one: (-one.last_us, one.person))
@@ -96,6 +102,8 @@ class Erased(NamedTuple):
     verdicts: int
     """entries of the history that were removed, or no longer name the person"""
     reviews: int
+    senders: int
+    """entries of the list of senders"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +123,11 @@ class Erasing:
         shutil.rmtree(self.home / "console" / "lookup", ignore_errors=True)  # of the old history
         with closing(open_store(self.home, readonly=True)) as store:
             person = person_id(self.name, store.recipe.key)
-        done = rebuild(self.home, partial(self._replay, person), without=person)
+            with store.read() as view:
+                senders = len(persons_with_lists(view).get(person, ()))
+        done = rebuild(self.home, Change(partial(self._replay, person), without=person))
         done.kept.unlink()
-        return Erased(done.result, verdicts, reviews)
+        return Erased(done.result, verdicts, reviews, senders)
 
     def still_named(self) -> list[Path]:
         """Return the files of the home that still contain an address of the person."""

@@ -2,8 +2,8 @@
 
 `rewind` restores the model of an earlier time; `relearn` repeats the journal's trainings in order,
 without some of them or with other constants, and computes each step again. Both write a new model
-and replace the old one, which no process may have open; the old file is kept. `undoable` selects
-events that can be undone in the running model.
+and replace the old one, which other processes may read meanwhile; the old file is kept. `undoable`
+selects events that can be undone in the running model.
 
 Trainings in the checkpoint have no events any more and stay. Relearning omits undone events and
 their undos; a training that has no effect without the dropped ones (such as forgetting a message
@@ -17,18 +17,17 @@ The model is unchanged then.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from spamnb.core.features.extract import Words
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import NO_LABEL, Event, EventKind, Ids, Recipe
 from spamnb.errors import RefusedError, UserError
-from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.planner import PendingJournal, PlannedEvent, Planner
 from spamnb.service.engine.receipt import Receipt
@@ -43,14 +42,13 @@ from spamnb.service.engine.requests import (
 )
 from spamnb.service.maintenance.event_filter import (
     EventFilter,
-    RelearnFilter,
     Takes,
     in_force,
     left_out,
     require_events_of,
 )
 from spamnb.store.contract import ReadView, Store, WriteView
-from spamnb.store.rebuild import Rebuilt, rebuild, replay, texts_of
+from spamnb.store.rebuild import Change, Rebuilt, rebuild, replay, texts_of
 
 TAUGHT_AT_ONCE = 1024
 """trainings in one transaction; more are not faster, and need more memory"""
@@ -58,6 +56,8 @@ CONSTANTS = ("alpha", "kappa", "r", "eta", "rate_bias", "rate_temper")
 """What a relearning may change; the other values of a recipe define its features and labels."""
 
 Thing = TypeVar("Thing")
+CostsOf = Callable[[str], Costs | None]
+"""(user) -> the costs of this person's mail; None for those of the model"""
 
 
 # --- rewind --------------------------------------------------------------------------------------
@@ -99,13 +99,18 @@ def cut_at(view: ReadView, time_us: int) -> RewindPoint:
 
 def rewind(home: Path, time_us: int) -> Rebuilt[RewindPoint]:
     """Restore the model as it was at a time; later events are removed."""
+    return rebuild(home, rewinding(time_us))
+
+
+def rewinding(time_us: int) -> Change[RewindPoint]:
+    """Return the change to the model as it was at a time."""
 
     def run(view: ReadView, new: Store) -> RewindPoint:
         cut = cut_at(view, time_us)
         replay(view.events(stop=cut.stop), view, new)
         return cut
 
-    return rebuild(home, run)
+    return Change(run)
 
 
 # --- relearn -------------------------------------------------------------------------------------
@@ -130,46 +135,32 @@ class Relearnt:
         return asdict(self)
 
 
-class RelearnPlan(NamedTuple):
-    """What a relearning would do."""
-
-    dropped: int
-    kept: int
-    folded: int
-    """events in the checkpoint, which stay"""
-
-
-def relearn_plan(
-    model: Filter, drops: RelearnFilter, constants: Mapping[str, float]
-) -> RelearnPlan:
-    """Return what a relearning would do.
-
-    UserError for constants that are not valid, and for a user or channel without an event.
-    """
-    changed_recipe(model.recipe, constants)
-    with model.store.read() as view:
-        require_events_of(view, drops)
-        dropped = sum(map(drops, view.events()))
-        folded = view.base_totals().last_seq
-        return RelearnPlan(dropped, view.totals().last_seq - folded - dropped, folded)
-
-
 def relearn(
-    home: Path, drops: Takes, costs: Costs, constants: Mapping[str, float] | None = None
+    home: Path,
+    drops: Takes,
+    costs: Costs,
+    constants: Mapping[str, float] | None = None,
+    costs_of: CostsOf = lambda _: None,
 ) -> Rebuilt[Relearnt]:
     """Repeat the journal's trainings except the dropped ones; compute every step again."""
-    changed = dict(constants or {})
+    return rebuild(home, relearning(drops, costs, constants or {}, costs_of))
+
+
+def relearning(
+    drops: Takes, costs: Costs, constants: Mapping[str, float], costs_of: CostsOf
+) -> Change[Relearnt]:
+    """Return the change to the model without some trainings, or with other constants."""
 
     def run(old: ReadView, new: Store) -> Relearnt:
         folded = old.base_totals().last_seq
-        if changed and folded:
+        if constants and folded:
             raise RefusedError(
                 f"{folded} events are in the checkpoint and were learnt with the old constants",
                 hint="train a new model to use other constants",
             )
-        return _relearn(old, new, drops, costs)
+        return _relearn(new, Learner(new.recipe, costs), drops, _Requests(old, costs_of))
 
-    return rebuild(home, run, lambda recipe: changed_recipe(recipe, changed))
+    return Change(run, lambda recipe: changed_recipe(recipe, constants))
 
 
 def changed_recipe(recipe: Recipe, constants: Mapping[str, float]) -> Recipe:
@@ -188,8 +179,8 @@ def changed_recipe(recipe: Recipe, constants: Mapping[str, float]) -> Recipe:
     return replace(recipe, **changes)
 
 
-def _relearn(old: ReadView, new: Store, drops: Takes, costs: Costs) -> Relearnt:
-    learner = Learner(new.recipe, costs)
+def _relearn(new: Store, learner: Learner, drops: Takes, requests: _Requests) -> Relearnt:
+    old = requests.view
     out = left_out(old, drops)
     tally: Counter[str] = Counter()
 
@@ -201,7 +192,7 @@ def _relearn(old: ReadView, new: Store, drops: Takes, costs: Costs) -> Relearnt:
                 tally["dropped" if drops(event) else "undone"] += 1
 
     for batch in _batches(kept(), TAUGHT_AT_ONCE):
-        receipts = new.transact(partial(_teach, learner=learner, batch=batch, old=old))
+        receipts = new.transact(partial(_teach, learner=learner, batch=batch, requests=requests))
         done = sum(receipt.changed for receipt in receipts)
         tally["taught"] += done
         tally["idle"] += len(batch) - done
@@ -214,17 +205,18 @@ def _relearn(old: ReadView, new: Store, drops: Takes, costs: Costs) -> Relearnt:
     )
 
 
-def _teach(view: WriteView, learner: Learner, batch: list[Event], old: ReadView) -> list[Receipt]:
+def _teach(
+    view: WriteView, learner: Learner, batch: list[Event], requests: _Requests
+) -> list[Receipt]:
     """Repeat trainings in order, in one transaction.
 
     Each correction of a person runs alone: the scores of the model decide whether it needs further
     steps.
     """
-    texts = _Texts(old)
     receipts = []
     for may_repeat, events in groupby(batch, _may_repeat):
-        requests = [_request(event, texts) for event in events]
-        for some in [[request] for request in requests] if may_repeat else [requests]:
+        each = [requests.of(event) for event in events]
+        for some in [[request] for request in each] if may_repeat else [each]:
             receipts += learner.run(view, some, scored=False)
             learner.committed()
     return receipts
@@ -236,25 +228,30 @@ def _may_repeat(event: Event) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Texts:
-    """The old model's texts, as the word source of the new one."""
+class _Requests:
+    """Makes the training requests of events; the old model is the word source of the new one."""
 
     view: ReadView
+    costs_of: CostsOf
 
     def words(self, ids: Ids) -> Words:
         """Return the known texts among these ids."""
         return texts_of(self.view, ids)
 
+    def of(self, event: Event) -> TrainingRequest:
+        """Return the training request of an event."""
+        source, time_us = self._source(event), event.time_us
+        if event.bulk is not None:
+            return BulkLoad(event.bulk, event.kind == EventKind.EXPIRE, source, time_us, self)
+        if event.after == NO_LABEL:
+            return Forget(event.digest, source, time_us)
+        example = Example(event.digest, event.message_id, event.ids, event.times, self)
+        return Learn(example, event.after, source, time_us, again=source.immediate)
 
-def _request(event: Event, texts: _Texts) -> TrainingRequest:
-    """Return the training request of an event."""
-    source = Source(event.user, event.channel, event.weight, _may_repeat(event), event.person)
-    if event.bulk is not None:
-        return BulkLoad(event.bulk, event.kind == EventKind.EXPIRE, source, event.time_us, texts)
-    if event.after == NO_LABEL:
-        return Forget(event.digest, source, event.time_us)
-    example = Example(event.digest, event.message_id, event.ids, event.times, texts)
-    return Learn(example, event.after, source, event.time_us, again=source.immediate)
+    def _source(self, event: Event) -> Source:
+        costs = self.costs_of(event.user) if event.person else None
+        again = _may_repeat(event)
+        return Source(event.user, event.channel, event.weight, again, event.person, costs)
 
 
 def _batches(things: Iterable[Thing], size: int) -> Iterator[list[Thing]]:

@@ -84,4 +84,4 @@ def stats(home: Path, store: Store, history: History | None, costs: Costs) -> Mo
 def check(store: Store) -> list[str]:
     """Return the inconsistencies of a store, one sentence each; empty for a consistent store."""
     with store.read() as view:
-        return audit.check(view)
+        return audit.check(view) + audit.check_sums(view, store.recipe)

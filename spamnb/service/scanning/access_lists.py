@@ -8,13 +8,11 @@
     domain example.org unauthenticated      ... from any client
     recipient bob@example.net  all of a message's recipients must be listed; @example.net: a domain
 
-A sender address can be forged. So a sender or domain is allowed only if a trusted server's
-Authentication-Results (`LocalHosts.authserv_ids`) say that DKIM or SPF passed for a domain that is
-aligned with the listed address (the same, or one within the other). That server has to remove
-forged fields under its name (RFC 8601 5); OpenDKIM and similar do. Where no server does, an entry
-may name the client's network as its proof, or say that it needs none: then any client that uses the
-address is allowed. Entries of the block list need no proof, and must not have such a word. Allow
-overrides block, so one sender at a blocked domain can be allowed.
+A sender or domain is allowed only if it is authentic (`core.policy.sender_evidence`). Where no
+server authenticates senders, an entry may name the client's network as its proof, or say that it
+needs none: then any client that uses the address is allowed. Entries of the block list need no
+proof, and must not have such a word. Allow overrides block, so one sender at a blocked domain can
+be allowed.
 
 The list that decided is named as the verdict's reason, and nothing is learnt from it. Must not know
 models or sockets. Failure: SettingsError with file and line when lists are loaded; checking a
@@ -29,32 +27,21 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
-from spamnb.core.mail import headers, limits
 from spamnb.core.mail.domains import domain_of
 from spamnb.core.mail.envelope import Envelope
 from spamnb.core.mail.local_hosts import LocalHosts
+from spamnb.core.policy.rulings import Ruling, Side
+from spamnb.core.policy.sender_evidence import SenderEvidence, sender_form, warning_of
 from spamnb.errors import SettingsError
 
 Network = IPv4Network | IPv6Network
-Side = Literal["allow", "block"]
 
 UNIX: Final = "unix"
 UNAUTHENTICATED: Final = "unauthenticated"
-_MAX_RESULTS: Final = 32
 _ADDRESS = re.compile(r"[^\s@<>]*@[^\s@<>]+")
 _DOMAIN = re.compile(r"[^\s@<>/]+")
-_SEPARATORS = re.compile(r"[\s<>(),:;]+")
-_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"|[()]|[^"()]+|"')
-_PASSES = (
-    re.compile(r"\s*+dkim\s*+=\s*+pass\b.*?\bheader\.d\s*+=\s*+(\S++)", re.IGNORECASE | re.DOTALL),
-    re.compile(r"\s*+dkim\s*+=\s*+pass\b.*?\bheader\.i\s*+=\s*+(\S++)", re.IGNORECASE | re.DOTALL),
-    re.compile(
-        r"\s*+spf\s*+=\s*+pass\b.*?\bsmtp\.mail(?:from)?\s*+=\s*+(\S++)", re.IGNORECASE | re.DOTALL
-    ),
-)
-"""The first property of each kind: later ones may be a sender-chosen address, badly quoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +50,6 @@ class RuleFiles:
 
     allow: str = ""
     block: str = ""
-
-
-class Ruling(NamedTuple):
-    """The decision of a list."""
-
-    side: Side
-    kind: str
-    """client, sender, domain or recipient"""
-    entry: str
-    """the entry that decided, for the log"""
-
-    @property
-    def reason(self) -> str:
-        """The reason for the header, without the entry, which is not public."""
-        return f"{self.side}-{self.kind}"
 
 
 # --- networks ----------------------------------------------------------------------------------
@@ -142,7 +114,7 @@ class RuleList:
         """The entry of the first recipient, if all are listed."""
         if not self.recipient or not recipients:
             return ""
-        found = [self._recipient(_normal(recipient)) for recipient in recipients]
+        found = [self._recipient(sender_form(recipient)) for recipient in recipients]
         return found[0] if all(found) else ""
 
     def _recipient(self, address: str) -> str:
@@ -150,15 +122,9 @@ class RuleList:
         return next((name for name in (address, domain) if name in self.recipient), "")
 
 
-def _normal(address: str) -> str:
-    """An address or a domain, in the one form that is compared."""
-    local, at, _ = address.lower().rpartition("@")
-    return f"{local}{at}{domain_of(f'@{address}')}"
-
-
 def _entries(address: str) -> Iterator[tuple[str, str]]:
     """The entries that can match an address, the most specific first."""
-    yield "sender", _normal(address)
+    yield "sender", sender_form(address)
     parent = domain_of(address)
     while parent:
         yield "domain", parent
@@ -174,7 +140,7 @@ def _reader_of(pattern: re.Pattern[str]) -> Callable[[str], str]:
     def take(text: str) -> str:
         if pattern.fullmatch(text) is None:
             raise ValueError
-        return _normal(text)
+        return sender_form(text)
 
     return take
 
@@ -267,17 +233,13 @@ class AccessLists:
     def warning(self, local: LocalHosts) -> str:
         """Why entries have no effect; empty if all have."""
         names = len(self.allow.sender) + len(self.allow.domain)
-        if local.authserv_ids or not names:
-            return ""
-        return (
-            f"{names} senders and domains of the allow list never match, for local.authserv_ids is "
-            f"empty: name the server that checks DKIM and SPF, or add to each entry a network of "
-            f"clients or the word {UNAUTHENTICATED}"
-        )
+        what = f"{names} senders and domains of the allow list"
+        found = warning_of(local, what) if names else ""
+        more = f", or add to each entry a network of clients or the word {UNAUTHENTICATED}"
+        return found and found + more
 
-    def on(self, envelope: Envelope, header: bytes, local: LocalHosts) -> Ruling | None:
-        """The lists' decision for a message with this header; None if no entry matches."""
-        message = _SenderEvidence(header, local, envelope.sender)
+    def on(self, envelope: Envelope, message: SenderEvidence) -> Ruling | None:
+        """The lists' decision for a message; None if no entry matches."""
         return _allowed(self.allow, envelope, message) or _blocked(self.block, envelope, message)
 
 
@@ -290,105 +252,24 @@ def _by_client_or_recipient(side: Side, rules: RuleList, envelope: Envelope) -> 
     return None
 
 
-def _allowed(rules: RuleList, envelope: Envelope, message: _SenderEvidence) -> Ruling | None:
+def _allowed(rules: RuleList, envelope: Envelope, message: SenderEvidence) -> Ruling | None:
     if found := _by_client_or_recipient("allow", rules, envelope):
         return found
     if not (rules.sender or rules.domain or rules.unproven):
         return None
-    authors = message.authors()
-    for address in message.envelope_sender() + (authors if len(authors) == 1 else []):
+    for address in message.single:
         if vouched := rules.listed_from(address, envelope.client.address):
             return Ruling("allow", *vouched)
-        listed = rules.listed(address)
-        if listed and any(aligned(domain_of(address), one) for one in message.passed()):
+        if (listed := rules.listed(address)) and message.is_authentic(address):
             return Ruling("allow", *listed)
     return None
 
 
-def _blocked(rules: RuleList, envelope: Envelope, message: _SenderEvidence) -> Ruling | None:
+def _blocked(rules: RuleList, envelope: Envelope, message: SenderEvidence) -> Ruling | None:
     if found := _by_client_or_recipient("block", rules, envelope):
         return found
     if rules.sender or rules.domain:
-        for address in message.envelope_sender() + message.authors():
+        for address in message.claimed:
             if listed := rules.listed(address):
                 return Ruling("block", *listed)
     return None
-
-
-# --- the sender's identity in the message ------------------------------------------------------
-
-
-class _SenderEvidence:
-    """The sender addresses and authentication results of a message; parsed on demand."""
-
-    def __init__(self, header: bytes, local: LocalHosts, sender: str) -> None:
-        self._header = header
-        self._local = local
-        self._sender = sender
-        self._fields: headers.Fields | None = None
-
-    def _values(self, wanted: bytes) -> list[str]:
-        if self._fields is None:
-            head = self._header.replace(b"\r\n", b"\n")
-            block, _ = headers.split(head, (0, len(head)), self._local, set())
-            self._fields = block.fields
-        return [value.decode("latin-1") for name, value in self._fields if name == wanted]
-
-    def envelope_sender(self) -> list[str]:
-        """The envelope's sender, if it is not the null one."""
-        return [self._sender] if self._sender else []
-
-    def authors(self) -> list[str]:
-        """All addresses in From, also those in the place of a display name."""
-        return [
-            word
-            for value in self._values(b"from")
-            for word in _SEPARATORS.split(_without_comments(value[: limits.VALUE_BYTES]) or "")
-            if "@" in word
-        ]
-
-    def passed(self) -> list[str]:
-        """Domains for which DKIM or SPF passed, according to trusted servers."""
-        if not self._local.authserv_ids:
-            return []
-        values = self._values(b"authentication-results")[:_MAX_RESULTS]
-        return [domain for value in values for domain in passes(value)]
-
-
-def _without_comments(value: str) -> str | None:
-    """A value without comments and quoted texts; None if one does not end."""
-    depth, kept = 0, []
-    for match in _TOKENS.finditer(value):
-        part = match[0]
-        if part == '"':
-            return None
-        depth += {"(": 1, ")": -1}.get(part, 0)
-        if depth < 0:
-            return None
-        if depth == 0 and part != ")":
-            # A quoted text stays one word, but its content is the sender's: `;` and `=` in it are
-            # no syntax, as in `"Ann" <ann@a.example>` and `smtp.mailfrom="a;b"@x`.
-            kept.append("_" if part.startswith('"') else part)
-    return None if depth else "".join(kept)
-
-
-def passes(value: str) -> list[str]:
-    """The domains with a pass in an Authentication-Results field (RFC 8601 2.2)."""
-    plain = _without_comments(value[: limits.VALUE_BYTES])
-    found = []
-    for result in (plain or "").split(";")[1 : _MAX_RESULTS + 1]:
-        for pattern in _PASSES:
-            match = pattern.match(result)
-            found += [match[1].rpartition("@")[2].rstrip(".").lower()] if match else []
-    return found
-
-
-def aligned(sender: str, passed: str) -> bool:
-    """Whether a pass for one domain authenticates a sender at another (RFC 7489 3.1, relaxed).
-
-    Without a public suffix list two domains are aligned if one is within the other; a pass of a
-    bare top-level domain does not count.
-    """
-    if "." not in passed or "." not in sender:
-        return False
-    return sender == passed or sender.endswith(f".{passed}") or passed.endswith(f".{sender}")

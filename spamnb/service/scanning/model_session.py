@@ -20,24 +20,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from spamnb.core.mail.domains import domain_of
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs, roles_of
 from spamnb.core.model.verdict import Clue, Verdict
 from spamnb.core.persons.names import PersonNames
 from spamnb.core.persons.recipient_costs import RecipientCosts
 from spamnb.core.policy.actions import LEAST_MESSAGES, limit_while_untrained
+from spamnb.core.policy.sender_evidence import SenderEvidence
+from spamnb.core.policy.senders import ListOwner, OwnerKind, RecipientLists, SenderList
 from spamnb.core.policy.verdict_headers import ScanVerdict, verdict_for
 from spamnb.errors import SpamnbError, StoreBusyError
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.personal_scoring import with_costs
 from spamnb.service.engine.requests import Example
+from spamnb.service.scanning.notes import known_note
 from spamnb.service.scanning.types import Notes
 from spamnb.service.telemetry.log import Log, incident, silent
+from spamnb.store.fleet.fleet_log import host_mark
+from spamnb.store.fleet.outbox import OutboxReader
 from spamnb.store.history.limits import HistoryLimits
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lmdb.sharing import DATA_FILE
@@ -68,6 +74,9 @@ class SessionConfig:
     recipient_costs: RecipientCosts = field(default_factory=RecipientCosts)
     """which recipients have costs of their own"""
     least_messages: int = LEAST_MESSAGES
+    fleet_host: str = ""
+    """name of this host in its fleet, which is in its signatures; empty: it is alone. In a fleet,
+    corrections may wait for the log; their messages are judged as they say"""
 
 
 class ScanFault(NamedTuple):
@@ -157,6 +166,8 @@ class ModelSession:
         self._is_trained = False
         self._counted_seq = -1
         """the last event when the model's own messages were counted"""
+        self._listless_at = -1
+        """`last_change` of the model when it had no list of senders"""
         self._pause_s = 0.0
         self._next_try = 0.0
         self._history_next = 0.0
@@ -189,6 +200,35 @@ class ModelSession:
             found[at] = answer
         return found
 
+    def personal(
+        self, raw: bytes, message: SenderEvidence, recipients: Recipients
+    ) -> Mapping[str, ScanVerdict]:
+        """The verdicts of recipients with their own, of a message scanned before; never raises.
+
+        Their lists of senders decide as in a scan; the files of the administrator did before.
+        """
+        found = attempt(partial(self._judge_again, raw, recipients))
+        if isinstance(found, Exception):
+            self._failed(found)
+            return {}
+        if found is None:
+            return {}
+        rulings = self.sender_lists(recipients).rulings(message)
+        named = recipients if rulings.for_all else {**found.personal, **rulings.own}
+        ruled = rulings.applied(found)
+        return {one: ruled.of(one) for one in named}
+
+    def _judge_again(self, raw: bytes, recipients: Recipients) -> ScanVerdict | None:
+        model = self._open()
+        if model is None:
+            return None
+        feature_batch = model.reader.feature_batch([raw])
+        (verdict,) = model.score_batches([feature_batch])
+        self._look_whether_trained(model)
+        given = verdict, feature_batch.example(0)
+        personal = self._scan_verdicts(self._personal(model, given, recipients))
+        return self._scan_verdict(verdict)._replace(personal=personal)
+
     def is_known_crasher(self, raw: bytes) -> bool:
         """Whether a process crashed on this message."""
         return self.crash_register.is_known_crasher(digest_of(raw))
@@ -202,6 +242,45 @@ class ModelSession:
         model, self._model = self._model, None
         if model is not None:
             model.close()
+
+    def sender_lists(self, recipients: Recipients) -> RecipientLists:
+        """The lists of senders for these recipients; none if they cannot be read."""
+        found = attempt(partial(self._sender_lists, recipients))
+        if isinstance(found, Exception):
+            incident(self._log, "senders", found)
+            return RecipientLists()
+        return found
+
+    def _sender_lists(self, recipients: Recipients) -> RecipientLists:
+        model, plan = self._open(), self.plan
+        # Most models have no lists; then a message costs 1 us, and not the 9 us of a snapshot.
+        if model is None or (change := model.store.last_change()) == self._listless_at:
+            return RecipientLists()
+        with model.store.read() as view:
+            if next(view.sender_lists(), None) is None:
+                self._listless_at = change
+                return RecipientLists()
+
+            @cache
+            def lists(kind: OwnerKind, name: str) -> tuple[SenderList, ...]:
+                owner = ListOwner(kind, name, model.person(name))
+                found = view.senders(owner.key) if name or kind == "site" else None
+                return (found,) if found else ()
+
+            @cache
+            def joined(name: str, domain: str) -> tuple[SenderList, ...]:
+                own = lists("person", name) + lists("domain", domain)
+                return own + lists("site", "") if own else ()
+
+            keys = {
+                one: (
+                    plan.persons.of(one) if plan.persons else "",
+                    domain_of(one) or plan.recipient_costs.login_domain,
+                )
+                for one in recipients
+            }
+            own = {one: mine for one, key in keys.items() if (mine := joined(*key))}
+            return RecipientLists(lists("site", ""), own)
 
     # -- scanning -------------------------------------------------------------------------------
 
@@ -232,7 +311,10 @@ class ModelSession:
         ]
         if self._clock() >= self._history_next:
             try:
-                shown = model.remember([feature_batch], shown, [job.notes for job in jobs])
+                notes = [
+                    job.notes | known_note(one) for job, one in zip(jobs, verdicts, strict=True)
+                ]
+                shown = model.remember([feature_batch], shown, notes)
             except (SpamnbError, OSError) as error:  # a verdict without a signature is better
                 self._history_next = self._clock() + _HISTORY_PAUSE_S
                 incident(self._log, "history", error)
@@ -330,14 +412,18 @@ class ModelSession:
             self._close_and_back_off()
             return None
         self._model = opened
-        self._pause_s, self._is_trained, self._counted_seq = 0.0, False, -1
+        self._pause_s, self._is_trained = 0.0, False
+        self._counted_seq = self._listless_at = -1
         return opened
 
     def _opened(self) -> Filter:
         plan = self.plan
         self._inode = self._identity()
         store = open_store(plan.home, readonly=True)
-        return Filter(store, history=self._open_history(), local=plan.local, costs=plan.costs)
+        model = Filter(store, history=self._open_history(), local=plan.local, costs=plan.costs)
+        if plan.fleet_host:
+            model.pins, model.host_mark = OutboxReader(plan.home), host_mark(plan.fleet_host)
+        return model
 
     def _open_history(self) -> History | None:
         """The history, if it can be opened; without it verdicts have no signatures."""

@@ -8,6 +8,9 @@ from typing import Final
 
 from spamnb.core.mail.filter_marks import read_mark
 from spamnb.core.mail.headers import subject_of
+from spamnb.core.mail.local_hosts import LocalHosts
+from spamnb.core.model.verdict import Verdict
+from spamnb.core.policy.sender_evidence import SenderEvidence, sender_form
 from spamnb.service.scanning.types import Notes, ScanRequest
 
 _MAX_RECIPIENT_BYTES: Final = 16_384
@@ -16,6 +19,7 @@ _MAX_NOTE_CHARS: Final = 256
 _MAX_SENDER_CHARS: Final = 128
 _MAX_SUBJECT_CHARS: Final = 160
 _MAX_MARK_CHARS: Final = 512
+_NO_HOSTS: Final = LocalHosts()
 _BLANK = re.compile(r"\s")
 
 
@@ -50,7 +54,23 @@ def notes_of(request: ScanRequest, listener: str = "", *, described: bool = Fals
     return {name: text for name, text in notes.items() if text}
 
 
+def author_notes(request: ScanRequest) -> Notes:
+    """The note `author`, which a user may want or not: the one address in From.
+
+    It takes 8 us, and is left out if it is the sender of the envelope.
+    """
+    head, sender = request.raw[: request.header_bytes], request.envelope.sender
+    found = SenderEvidence(head, _NO_HOSTS, "").may_claim
+    is_other = len(found) == 1 and sender_form(found[0]) != sender_form(sender)
+    return {"author": found[0][:_MAX_SENDER_CHARS]} if is_other else {}
+
+
 def other_notes(header: bytes, hosts: Collection[str], other: str) -> Notes:
     """What another filter said of a message, by its marks: the note `other`, if there are any."""
     mark = read_mark(header, hosts, other)
     return {"other": mark.text()[:_MAX_MARK_CHARS]} if mark is not None else {}
+
+
+def known_note(verdict: Verdict) -> Notes:
+    """The share of the message's features that the model knew, in percent."""
+    return {"known": f"{100 * verdict.known:.0f}"}

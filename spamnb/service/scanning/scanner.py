@@ -8,7 +8,8 @@
 one turn of the event loop are scanned together, on one snapshot and with one commit; large ones go
 to a scan process (`Offload`). Queued messages are scanned in an order that is fair to their
 clients; one that was queued too long is not scanned (`busy`). Order of precedence: bypass, too
-large, known crasher, access lists, model; then own clients and `observe` remove the headers again.
+large, known crasher, lists (`core.policy.rulings`), model; then own clients and `observe` remove
+the headers again.
 
 A message that is not scanned is delivered with an X-Spamnb header that gives the reason, or
 deferred, by `Fallbacks`; no other module decides this. A message is counted once, when its result
@@ -30,6 +31,8 @@ from spamnb.core.mail.domains import LocalDomains
 from spamnb.core.mail.envelope import network_of
 from spamnb.core.model.costs import Decision
 from spamnb.core.policy.actions import MAIL_ACTIONS, ActionPolicy, Fallbacks, MailAction
+from spamnb.core.policy.rulings import Rulings, shown_verdict
+from spamnb.core.policy.sender_evidence import SenderEvidence
 from spamnb.core.policy.verdict_headers import (
     REASONS,
     Fields,
@@ -42,10 +45,9 @@ from spamnb.core.policy.verdict_headers import (
     score_of,
     signature_fields,
     unscanned_fields,
-    verdict_for,
 )
 from spamnb.errors import StoreFullError
-from spamnb.service.scanning.access_lists import AccessLists, NetworkTable, Side
+from spamnb.service.scanning.access_lists import AccessLists, NetworkTable
 from spamnb.service.scanning.fair_queue import FairQueue
 from spamnb.service.scanning.model_session import (
     BATCH_MESSAGES,
@@ -55,7 +57,7 @@ from spamnb.service.scanning.model_session import (
     attempt,
     verdict_from_json,
 )
-from spamnb.service.scanning.notes import notes_of, other_notes
+from spamnb.service.scanning.notes import author_notes, notes_of, other_notes
 from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.service.scanning.shadow import Shadow
 from spamnb.service.scanning.spamtraps import Traps
@@ -76,8 +78,6 @@ KEPT_REPLY: Final = b"2.0.0 Ok: queued as "
 REFUSED_REPLY: Final = b"5.7.1 This message is not wanted here"
 DEFERRED_REPLY: Final = b"4.3.0 Temporary failure, please try again later"
 BUSY_REPLY: Final = b"4.3.2 Too much mail at the moment, please try again later"
-RULED: Final[dict[Side, Decision]] = {"allow": "deliver", "block": "reject"}
-"""decision of each access list; the action map turns it into an action"""
 FAULTS: Final = frozenset(("fault", "overrun", "model"))
 """reasons that count as faults of the daemon"""
 BATCH_BYTES: Final = 65_536
@@ -101,6 +101,8 @@ class ScanPolicy(ScanOptions, Fallbacks):
     """name of the listener, for the notes of the history"""
     other: str = ""
     """the filter in front, the marks of which are noted; empty if there is none"""
+    before_mailboxes: bool = False
+    """the next hop are mailboxes of persons, each of whom should get a message of their own"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,8 @@ class _PendingScan:
     client: str = ""
     """while it is queued: the client's network"""
     open: bool = True
+    rulings: Rulings = field(default_factory=Rulings)
+    """what lists decide about it"""
     by_header: bool = False
     """whether only its header is scanned"""
     cancel: Callable[[], None] | None = None
@@ -207,12 +211,26 @@ class Scanner:
             self._finish(pending, ScanFault("bypass"))
         elif not request.whole and self._policy.fallback_for("large") != "head":
             self._finish(pending, ScanFault("large"))
-        elif len(request.raw) > self._policy.large_bytes:
+        else:
+            pending.rulings = self._rulings_of(request)
+            self._queue(pending)
+
+    def _queue(self, pending: _PendingScan) -> None:
+        request = pending.request
+        if len(request.raw) > self._policy.large_bytes:
             self._offload(pending)
         else:
             pending.client = network_of(request.envelope.client.address)
             self._waiting.put(pending.client, pending)
             self._schedule_run()
+
+    def _rulings_of(self, request: ScanRequest) -> Rulings:
+        """What lists decide, before the scan, so that the history has it."""
+        envelope, head = request.envelope, request.raw[: request.header_bytes]
+        message = SenderEvidence(head, self._session.plan.local, envelope.sender)
+        if found := self._deps.rules.on(envelope, message):
+            return Rulings(found)
+        return self._session.sender_lists(envelope.recipients).rulings(message)
 
     def _offload(self, pending: _PendingScan) -> None:
         def arrived(answer: dict[str, Any]) -> None:
@@ -223,7 +241,7 @@ class Scanner:
             self._finish(pending, ScanFault("known_crasher"))
         else:
             request = pending.request
-            notes, recipients = self._notes_of(request), request.envelope.recipients
+            notes, recipients = self._notes_of(pending), request.envelope.recipients
             pending.cancel = self._deps.offload.submit(request.raw, notes, arrived, recipients)
 
     def _offload_header(self, pending: _PendingScan) -> bool:
@@ -270,14 +288,19 @@ class Scanner:
     def _scan_batch(self, batch: list[_PendingScan]) -> None:
         raws = [pending.request.raw for pending in batch]
         recipients = [pending.request.envelope.recipients for pending in batch]
-        notes = [self._notes_of(pending.request) for pending in batch]
+        notes = [self._notes_of(pending) for pending in batch]
         found = self._session.scan(raws, notes, recipients)
         for pending, one in zip(batch, found, strict=True):
             self._guarded([pending], partial(self._finish, pending, one))
 
-    def _notes_of(self, request: ScanRequest) -> Notes:
-        described = self._session.plan.history.keep_subject
+    def _notes_of(self, pending: _PendingScan) -> Notes:
+        request, plan = pending.request, self._session.plan
+        described = plan.history.keep_subject
         notes = notes_of(request, self._policy.listener, described=described)
+        if described and plan.persons is not None:
+            notes |= author_notes(request)
+        if reason := pending.rulings.reason(request.envelope.recipients):
+            notes["list"] = reason
         if self._policy.other:
             head = request.raw[: request.header_bytes]
             notes |= other_notes(head, self._session.plan.local.hosts, self._policy.other)
@@ -302,23 +325,24 @@ class Scanner:
             self._not_scanned(pending, found)
             return
         request = pending.request
-        envelope, head = request.envelope, request.raw[: request.header_bytes]
-        ruling = self._deps.rules.on(envelope, head, self._session.plan.local)
+        envelope, rulings = request.envelope, pending.rulings
+        if self._policy.before_mailboxes and len(envelope.recipients) > 1:
+            self._deps.meters.count("mailboxes_together")
         is_served = self._policy.served.holds(envelope.recipients, outgoing=pending.is_own)
-        shown = verdict_for(found, found.personal, envelope.recipients)
+        ruled = rulings.applied(found)
+        shown = shown_verdict(ruled, envelope.recipients)
         verdict = shown._replace(
-            decision=RULED[ruling.side] if ruling else shown.decision,
             signature=found.signature if is_served else "",
-            reason=ruling.reason if ruling else shown.reason or ("" if request.whole else "head"),
+            reason=shown.reason or ("" if request.whole else "head"),
         )
-        mail_action = self._mail_action(request, verdict if ruling else found)
+        mail_action = self._mail_action(request, ruled)
         facts: dict[str, object] = {
             "verdict": verdict.label,
             "probability": round(verdict.probability, 6),
             "decision": verdict.decision,
             "mail_action": mail_action,
             "reason": verdict.reason,
-            "rule": ruling.entry if ruling else "",
+            "rule": rulings.entry,
             "signature": verdict.signature,
         }
         if pending.observed:

@@ -39,6 +39,8 @@ class ChartSeries:
     values: Values
     low: Values = ()
     """the lower edge of a band; its `values` are the upper edge"""
+    title: str = ""
+    """what it is called, if the name does not say it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,10 @@ class Chart:
     unit: Unit
     places: tuple[str, ...]
     series: tuple[ChartSeries, ...]
+    mark: float | None = None
+    """where a line stands, in places from the left; a script may move it"""
+    events: tuple[int, ...] = ()
+    """places with a dotted line: something happened there"""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the numbers as a value of JSON."""
@@ -59,6 +65,7 @@ class Chart:
             "series": [
                 {"name": one.name, "kind": one.kind, "values": list(one.values)}
                 | ({"low": list(one.low)} if one.low else {})
+                | ({"title": one.title} if one.title else {})
                 for one in self.series
             ],
         }
@@ -82,7 +89,7 @@ class ChartSize(NamedTuple):
     labels: int
 
 
-DESK: Final = ChartSize("desk", 720, 240, 8)
+DESK: Final = ChartSize("desk", 540, 220, 7)
 PHONE: Final = ChartSize("phone", 320, 200, 3)
 
 
@@ -122,6 +129,8 @@ def draw(chart: Chart, words: ChartWords, size: ChartSize) -> str:
             if one.kind in _PARTS
             for part in _PARTS[one.kind](one, plane)
         ),
+        *_events(chart, plane),
+        *_mark(chart, plane),
         "</svg>",
     ]
     return "\n".join(parts)
@@ -202,6 +211,21 @@ def _band(one: ChartSeries, plane: _Plane) -> Iterator[str]:
             for side in sides
         ]
         yield f'<path class="band s-{one.name}" d="M{"L".join(points)}Z"/>'
+
+
+def _events(chart: Chart, plane: _Plane) -> Iterator[str]:
+    for place in chart.events:
+        bottom = plane.size.height - _BOTTOM
+        yield f'<path class="event" d="M{plane.x(place + 0.5):.1f} {_TOP:g}V{bottom:g}"/>'
+
+
+def _mark(chart: Chart, plane: _Plane) -> Iterator[str]:
+    if chart.mark is not None:
+        bottom = plane.size.height - _BOTTOM
+        yield (
+            f'<path class="mark" d="M0 {_TOP:g}V{bottom:g}" data-left="{_LEFT:g}" '
+            f'data-slot="{plane.slot:.3f}" transform="translate({plane.x(chart.mark):.1f} 0)"/>'
+        )
 
 
 _PARTS: Final[dict[str, Callable[[ChartSeries, _Plane], Iterator[str]]]] = {

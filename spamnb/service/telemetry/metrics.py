@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from math import inf
 
 COUNTERS: dict[str, str] = {
     "connections": "connections accepted from clients",
@@ -37,12 +38,15 @@ COUNTERS: dict[str, str] = {
     "mail_action_redirect": "messages passed with a redirect header",
     "mail_action_quarantine": "messages stored in quarantine",
     "mail_action_reject": "messages refused because of their verdict",
+    "mailboxes_together": "messages for several recipients in front of the mailboxes, with persons",
     "observed": "messages scanned and passed with the signature header only",
     "learned_ham": "messages learnt as ham",
     "learned_spam": "messages learnt as spam",
     "learned_other": "messages learnt under other labels",
+    "learned_limited": "labels given after half of the daily budget of shared steps was spent",
     "forgotten": "trainings removed",
     "feedback_unchanged": "feedback that changed nothing",
+    "feedback_waiting": "feedback that waits for the log of the fleet",
     "feedback_review": "feedback queued for review",
     "feedback_refused": "feedback refused",
     "faults": "internal faults",
@@ -115,6 +119,20 @@ def as_dict(meters: Meters) -> dict[str, object]:
             "sum": meters.row[first + _EACH - 1] / 1e6,
         }
     return found
+
+
+def growing(meters: Meters) -> dict[str, int]:
+    """Return all numbers that only grow: counters, and the buckets of each histogram."""
+    found = {name: meters.value(name) for name in COUNTERS}
+    for name, first in _FIRST.items():
+        for place, bound in enumerate((*BOUNDS_S, inf)):
+            found[bucket(name, bound)] = meters.row[first + place]
+    return found
+
+
+def bucket(name: str, bound: float) -> str:
+    """Return the name of a histogram's bucket in the series."""
+    return f"{name}_to_{bound:g}"
 
 
 def prometheus(meters: Meters, gauges: dict[str, float] | None = None) -> str:

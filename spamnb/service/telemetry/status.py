@@ -40,7 +40,7 @@ _DAY_US = 86_400_000_000
 _PATH = re.compile(r"(?<!\S)(?!(?<=the )home/)\S*/[^\s:]*")
 """a word with a slash; a path with blanks has several, and words between them remain"""
 
-_PRIVATE = ("home", "unreadable", "spool_problems", "mailboxes_away", "fleet")
+_PRIVATE = ("home", "unreadable", "spool_problems", "mailboxes_away", "webhooks", "fleet")
 """facts with paths of this machine, or with names of users and servers"""
 
 Facts = dict[str, Any]
@@ -52,6 +52,7 @@ def model_facts(home: Path, model: Filter) -> Facts:
         totals = view.totals()
         events = view.last_events(_LOOKED_BACK)
         learnt = _last_learnt(view, model.labels, events)
+        sizes = view.person_sizes().values()
     lately = Counter(model.labels[label] for _, label in events[:RECENT_EVENTS])
     try:
         size = (home / DATA_FILE).stat().st_size
@@ -66,6 +67,7 @@ def model_facts(home: Path, model: Filter) -> Facts:
         "store_limit_bytes": model.store.limit_bytes,
         "learnt": learnt,
         "lately": {label: lately[label] for label in model.labels},
+        "persons": {"count": len(sizes), "bytes": sum(sizes), "largest": max(sizes, default=0)},
     }
 
 
@@ -94,6 +96,8 @@ def warnings(facts: Mapping[str, Any], quiet_days: int = QUIET_DAYS) -> list[str
         found.append(facts["clock"])
     if facts.get("fleet", {}).get("fault"):
         found.append(f"this host does not follow its fleet: {facts['fleet']['fault']}")
+    if facts.get("fleet", {}).get("waiting"):
+        found.append(f"{facts['fleet']['waiting']} corrections wait for the log of the fleet")
     model = facts.get("model")
     if model:
         found += _model_warnings(model, quiet_days)
@@ -107,6 +111,9 @@ def warnings(facts: Mapping[str, Any], quiet_days: int = QUIET_DAYS) -> list[str
     away = len(facts.get("mailboxes_away", ()))
     if away:
         found.append(f"{away} mailboxes on IMAP servers cannot be read: see the log")
+    silent = sum(bool(one["error"]) for one in facts.get("webhooks", ()))
+    if silent:
+        found.append(f"{silent} webhooks cannot be sent: see the log")
     return found + _spool_warnings(facts)
 
 
@@ -202,6 +209,11 @@ def _counter_warnings(counters: Mapping[str, Any]) -> list[str]:
         found.append(f"{idle} labels from users were received, and none was learnt: see the log")
     if counters["unscanned"] > counters["scanned"]:
         found.append(f"{counters['unscanned']} messages passed unscanned: see the log")
+    if together := counters["mailboxes_together"]:
+        found.append(
+            f"{together} messages came to the mailboxes for several recipients at once, which get"
+            " one verdict: set lmtp_destination_recipient_limit = 1 (docs/persons.md)"
+        )
     return found
 
 
@@ -231,8 +243,13 @@ def gauges(facts: Mapping[str, Any]) -> dict[str, float]:
         found["fleet_following"] = float(not fleet["fault"])
         found["fleet_lag_seconds"] = fleet["lag_s"]
         found["fleet_folded_entries"] = fleet["folded_entries"]
+        found["fleet_waiting_corrections"] = fleet["waiting"]
+        found["fleet_waiting_bytes"] = fleet["waiting_bytes"]
+        found["fleet_waiting_seconds"] = fleet["waiting_s"]
     model = facts.get("model") or {}
     found["model_usable"] = float(bool(model))
+    for name, value in model.get("persons", {}).items():
+        found[f"model_persons_{name}"] = value
     for name in ("features", "events", "store_bytes", "store_limit_bytes"):
         found[f"model_{name}"] = model.get(name, 0)
     for label, count in model.get("messages", {}).items():
@@ -245,6 +262,10 @@ def gauges(facts: Mapping[str, Any]) -> dict[str, float]:
     for one in away:
         name = _labelled("account", one["account"])
         found[f"mailbox_away_since_timestamp_seconds{name}"] = one["since_us"] / 1e6
+    for one in facts.get("webhooks", ()):
+        name = _labelled("webhook", one["webhook"])
+        found[f"webhook_waiting{name}"] = one["waiting"]
+        found[f"webhook_dropped{name}"] = one["dropped"]
     return found
 
 

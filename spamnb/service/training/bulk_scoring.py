@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.verdict import Clue, Verdict
+from spamnb.core.policy.rulings import Ruling
 from spamnb.service.engine.extraction import BATCH_MESSAGES
 from spamnb.service.engine.filter import BATCHES_PER_SNAPSHOT, Filter
 from spamnb.service.training.sources import (
@@ -25,6 +26,7 @@ from spamnb.service.training.sources import (
     units,
 )
 from spamnb.service.training.worker_pool import Pool, cores
+from spamnb.store.fleet.outbox import OutboxReader
 
 _FEW = 4 * BATCH_MESSAGES
 _TASK = BATCHES_PER_SNAPSHOT * BATCH_MESSAGES
@@ -37,6 +39,8 @@ class Scored(NamedTuple):
     verdict: Verdict | None
     clues: list[Clue]
     error: str = ""
+    ruling: Ruling | None = None
+    """what a list of senders decides instead, if it was asked"""
 
 
 def verdict_as_dict(path: str, verdict: Verdict, clues: Sequence[Clue]) -> dict[str, Any]:
@@ -64,6 +68,8 @@ class Scoring(NamedTuple):
     clues: int = 0
     local: LocalHosts | None = None
     costs: Costs | None = None
+    is_fleet: bool = False
+    """messages with corrections that wait are judged as those say"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,11 @@ class _Scorer:
 
 
 def _open(home: Path, options: Scoring) -> Filter:
-    return Filter.open(home, readonly=True, history=False, local=options.local, costs=options.costs)
+    model = Filter.open(
+        home, readonly=True, history=False, local=options.local, costs=options.costs
+    )
+    model.pins = OutboxReader(home) if options.is_fleet else None
+    return model
 
 
 def score_paths(
@@ -106,15 +116,17 @@ def score_each(
     paths: Sequence[str],
     clues: int,
     score: Callable[[bytes], Verdict],
+    rule: Callable[[bytes], Ruling | None],
 ) -> Iterator[Scored]:
-    """Yield a verdict for every message under these paths, as `score` gives it."""
+    """Yield a verdict for every message under these paths, as `score` and `rule` give it."""
     documents = model.recipe.documents
     for item in (item for path in paths for item in items(path, documents=documents)):
         if isinstance(item, Unreadable):
             yield Scored(item.name, None, [], item.reason)
         else:
             verdict = score(item.raw)
-            yield Scored(item.name, verdict, verdict.clues(clues) if clues else [])
+            shown = verdict.clues(clues) if clues else []
+            yield Scored(item.name, verdict, shown, ruling=rule(item.raw))
 
 
 def _score(model: Filter, clues: int, spans: list[MessageSpan]) -> list[Scored]:

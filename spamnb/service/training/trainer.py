@@ -74,6 +74,7 @@ class Progress:
     moved: int = 0
     refused: int = 0
     unreadable: int = 0
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ class Summary:
     """messages in the sources of each label"""
     seconds: float
     cpu_seconds: float
+    waiting: int = 0
+    """are learnt when the log of the fleet is back"""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)

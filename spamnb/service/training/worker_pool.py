@@ -27,6 +27,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from spamnb.errors import BugError
+from spamnb.service.interpreter import lower_priority
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -132,7 +133,7 @@ def _work(
     start: Callable[[], Callable[[Any], Any]], pipe: Connection, others: list[Connection]
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(_BEHIND)
+    lower_priority(_BEHIND)
     tune_memory()
     for other in others:
         # The parent's ends: while they are open here, siblings do not notice the parent's death.

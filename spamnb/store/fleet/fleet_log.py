@@ -7,12 +7,17 @@ that one transaction of one host has made; the seq of an event is its place in t
   one before the first of the entry. It is atomic, and durable when it returns.
 * A host numbers its events from 1 on (`start` to `upto` of a draft). The log refuses numbers that
   it has, so an append that is repeated after a lost answer is never twice in the log.
-* The pen is a courtesy: while a host holds it, the log refuses the others. An expired pen does no
-  harm, because the comparison with the head is what keeps the order.
+* While a host holds the write lease, the log refuses the others, so that each gets its turn. An
+  expired lease does no harm, because the comparison with the head is what keeps the order.
+* A log whose keeper was restarted is unsettled: it may have lost entries, and refuses appends until
+  the hosts have reported what they hold (`settle`). A host that has entries after the end of the
+  log gives them back (`restore`).
 * The log keeps the newest entries; a host that lags further behind starts anew from a backup.
+* Hosts ask each other through the keeper of the log, so they need no ports of their own. The keeper
+  drops questions and answers after a minute, and may lose them: the host asks again.
 
-`MemoryLog` and `endpoints.fleet.ValkeyLog` implement it; `tests/contract/test_fleet_log.py` runs
-against both.
+`MemoryLog`, `ValkeyLog` and `PostgresLog` of `endpoints.fleet` implement it;
+`tests/contract/test_fleet_log.py` runs against all of them.
 
 Failure: LogAwayError if the keeper of the log does not answer, or refuses to work. An append that
 raises it may be in the log or not.
@@ -20,12 +25,19 @@ raises it may be in the log or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
+from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
 MOST_BYTES = 8 << 20
 """size of one entry's body: a thousand messages of a bulk training take 3 MB"""
+FRESH_S = 15.0
+"""A beat proves for so long that its host lives; a report of `settle` counts for so long."""
+DAY_S = 86_400.0
+ASKED_S = 60
+"""how long questions and answers are kept"""
+HOST_BYTES = 2
 START = "0" * 40
 """the chain of a log without entries"""
 
@@ -36,6 +48,39 @@ class Head(NamedTuple):
     epoch: str
     seq: int
     chain: str
+    settled: bool = True
+    """False after a restart of the keeper"""
+    level: int = 1
+    """the version of entries that the hosts write: all of them can read it"""
+
+
+class Beat(NamedTuple):
+    """What a host tells of itself every few seconds."""
+
+    host: str
+    ident: str
+    """random name of its home and machine"""
+    seq: int
+    """the last event that it has"""
+    chain: str
+    fingerprint: str
+    """of its numbers at that event"""
+    level: int
+    """the newest version of entries that it reads"""
+    version: str
+    clock_us: int
+    waiting: int = 0
+    """corrections in its outbox"""
+    age_s: float = 0.0
+    """by the clock of the log"""
+
+
+class Asked(NamedTuple):
+    """A question of another host."""
+
+    ident: str
+    """its random name, without blanks; the answer has it, too"""
+    body: bytes
 
 
 class Draft(NamedTuple):
@@ -71,14 +116,44 @@ class Outcome(Enum):
     APPENDED = "appended"
     EPOCH = "epoch"
     """the log has another epoch, or does not exist"""
-    PEN = "pen"
-    """another host holds the pen"""
+    UNSETTLED = "unsettled"
+    """the keeper was restarted, and the hosts have not reported yet"""
+    LEASED = "leased"
+    """another host holds the write lease"""
     BEHIND = "behind"
     """the log ends before the base: it has lost entries"""
-    SAID = "said"
+    RECORDED = "recorded"
     """the log has these events of the host already"""
     STALE = "stale"
     """the log goes on after the base"""
+
+
+def outcome_of(draft: Draft, head: Head | None, writer: str, recorded: int) -> Outcome:
+    """Return what becomes of an append.
+
+    `writer` is the host that holds the write lease; `recorded` is how many events of the draft's
+    host the log has.
+    """
+    if head is None or head.epoch != draft.epoch:
+        return Outcome.EPOCH
+    if not head.settled:
+        return Outcome.UNSETTLED
+    if writer not in ("", draft.host):
+        return Outcome.LEASED
+    if draft.base > head.seq:
+        return Outcome.BEHIND
+    if draft.start < recorded:
+        return Outcome.RECORDED
+    return Outcome.STALE if draft.base < head.seq else Outcome.APPENDED
+
+
+def host_mark(host: str) -> bytes:
+    """Return the first bytes of all signatures that a host gives.
+
+    They say which host has the verdict in its history. Two hosts may have the same: then both are
+    asked.
+    """
+    return blake2b(host.encode(), digest_size=HOST_BYTES, person=b"spamnb host").digest()
 
 
 class FleetLog(Protocol):
@@ -88,10 +163,58 @@ class FleetLog(Protocol):
         """Return the end of the log; None if there is no log."""
 
     def make(self, head: Head) -> bool:
-        """Make an empty log that goes on after this head; False if there is one already."""
+        """Make an empty log that goes on after this head; False if there is one already.
+
+        If the head is not settled, the log has to be settled as after a restart.
+        """
 
     def append(self, draft: Draft) -> Outcome:
         """Append an entry, if the draft was computed at the head."""
+
+    def settle(self, host: str, seq: int, wait_s: float) -> bool:
+        """Report which event is the last that a host has; return whether the log is settled.
+
+        It is, if it has all that the hosts have reported, and either all that have beaten within a
+        day have reported, or `wait_s` are over since the first one. A report counts for some
+        seconds, so a host that has ended holds up nothing.
+        """
+
+    def restore(self, epoch: str, before: str, entry: LogEntry) -> bool:
+        """Append an entry that the log has lost; False if it does not continue the log.
+
+        `before` is the chain before the entry.
+        """
+
+    def renew(self, epoch: str, seq: int, renewed: str) -> bool:
+        """Give the log another epoch, if it has this one and ends with this event.
+
+        Hosts of the old epoch neither append nor follow then.
+        """
+
+    def put_level(self, level: int) -> None:
+        """Set the version of entries that the hosts write, if there is a log."""
+
+    def clear(self) -> None:
+        """Remove the log and its state, to make it anew; the snapshot and the beats stay."""
+
+    def beat(self, beat: Beat) -> int:
+        """Record that a host is alive; return the time by the keeper's clock, in microseconds.
+
+        FleetError if another host, with another `ident`, has beaten under this name just now.
+        Drops entries that the snapshot has, and all hosts that have beaten within a day.
+        """
+
+    def skip(self, last: int, permit: bytes) -> None:
+        """Keep the permit to pass over the entry that ends with event `last`."""
+
+    def skipped(self, last: int) -> bytes | None:
+        """Return that permit, if there is one."""
+
+    def beats(self) -> list[Beat]:
+        """Return the newest beat of each host, with its age."""
+
+    def recorded(self, host: str) -> int:
+        """Return how many events of a host the log has had."""
 
     def entries(self, after: int, wait_s: float = 0.0) -> Iterator[LogEntry]:
         """Yield the entries that end after event `after`, oldest first, up to the end of the log.
@@ -99,17 +222,35 @@ class FleetLog(Protocol):
         If there are none yet, waits for the first one up to `wait_s`.
         """
 
-    def take_pen(self, host: str, ms: int) -> bool:
-        """Give the pen to a host for some milliseconds; False if another one holds it."""
+    def take_write_lease(self, host: str, ms: int) -> bool:
+        """Give a host the write lease for some milliseconds; False if another one holds it."""
 
-    def give_pen(self, host: str) -> None:
-        """Take the pen back, if this host holds it."""
+    def give_write_lease(self, host: str) -> None:
+        """Take the write lease back, if this host holds it."""
 
-    def put_snapshot(self, parts: Iterable[bytes]) -> None:
-        """Replace the snapshot, when all parts are there; it is kept for some days."""
+    def put_snapshot(self, parts: Iterable[bytes], seq: int = 0) -> None:
+        """Replace the snapshot, when all parts are there; it is kept for some days.
+
+        `seq` is its last event.
+        """
+
+    def snapshot_age_s(self) -> float:
+        """Return the age of the snapshot; infinite without one."""
+
+    def lease(self, what: str, host: str, hold_s: float) -> bool:
+        """Let one host do something for the fleet; False if another host does it."""
 
     def snapshot(self) -> Iterator[bytes]:
         """Yield the parts of the snapshot; none if there is none."""
+
+    def ask(self, hosts: Collection[str], question: Asked, wait_s: float) -> dict[str, bytes]:
+        """Ask these hosts; return the answers that come in this time, by host."""
+
+    def next_question(self, host: str, wait_s: float) -> Asked | None:
+        """Take the oldest question to a host; waits for one up to `wait_s`."""
+
+    def answer(self, host: str, answer: Asked) -> None:
+        """Give the answer of a host to the question of this name."""
 
     def close(self) -> None:
         """Close the connections; the log stays."""

@@ -11,18 +11,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from spamnb.errors import StoreAccessError, StoreDamagedError
 
 
-class Said(NamedTuple):
+class Recorded(NamedTuple):
     """What one host has appended to the log."""
 
     events: int
     """in all; a retry of an append whose answer was lost is known by it"""
     chain: str
     """of the host's last entry"""
+    mark: str = ""
+    """of the host's last entry: a lesson that waited is known by it"""
 
 
 class FleetPosition(NamedTuple):
@@ -33,29 +36,33 @@ class FleetPosition(NamedTuple):
     seq: int
     chain: str
     """hash of all entries up to this event"""
-    said: Mapping[str, Said]
+    recorded: Mapping[str, Recorded]
     """by the name of the host"""
 
-    def of(self, host: str) -> Said:
-        """Return what a host has said."""
-        return self.said.get(host, Said(0, ""))
+    def of(self, host: str) -> Recorded:
+        """Return what a host has recorded."""
+        return self.recorded.get(host, Recorded(0, ""))
 
-    def after(self, seq: int, chain: str, host: str, events: int) -> FleetPosition:
-        """Return the position after an entry that ends with event `seq`."""
-        said = {**self.said, host: Said(events, chain)}
-        return self._replace(seq=seq, chain=chain, said=said)
+    def after(self, seq: int, host: str, recorded: Recorded) -> FleetPosition:
+        """Return the position after an entry of a host that ends with event `seq`."""
+        chain, recorded_by = recorded.chain, {**self.recorded, host: recorded}
+        return self._replace(seq=seq, chain=chain, recorded=recorded_by)
 
     def encode(self) -> bytes:
         """Return the position as bytes."""
         return json.dumps(self._asdict(), sort_keys=True).encode()
 
     @staticmethod
+    @lru_cache(maxsize=4)
     def decode(data: bytes) -> FleetPosition:
         """Return the position that these bytes encode."""
         try:
             plain = json.loads(data)
-            said = {host: Said(int(one[0]), str(one[1])) for host, one in plain["said"].items()}
-            return FleetPosition(plain["epoch"], int(plain["seq"]), plain["chain"], said)
+            recorded = {
+                host: Recorded(int(one[0]), *map(str, one[1:]))
+                for host, one in plain["recorded"].items()
+            }
+            return FleetPosition(plain["epoch"], int(plain["seq"]), plain["chain"], recorded)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise StoreDamagedError(
                 "the model's position in its fleet cannot be read", hint="restore a backup"

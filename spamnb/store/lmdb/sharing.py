@@ -211,3 +211,17 @@ def holds_data(folder: Path) -> bool:
         return False
     except OSError as error:
         raise refused(error, folder) from error
+
+
+def inode_of(folder: Path) -> int:
+    """Return the inode of a folder's data file; 0 if there is none."""
+    with contextlib.suppress(OSError):
+        return (folder / DATA_FILE).stat().st_ino
+    return 0
+
+
+def is_empty(path: Path) -> bool:
+    """Return whether a file has no bytes."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_size == 0
+    return False

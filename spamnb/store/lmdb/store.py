@@ -61,6 +61,10 @@ class LmdbStore:
             raise BugError("the store is closed")
         return self._environment
 
+    def last_change(self) -> int:
+        """Return a number that is another one after each change."""
+        return self.environment.last_change()
+
     @contextlib.contextmanager
     def read(self) -> Iterator[ReadView]:
         """Open a snapshot."""

@@ -16,7 +16,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from spamnb.core.persons.corrections import PLACE_BITS, PersonalCorrections, no_corrections
+from spamnb.core.persons.corrections import (
+    PLACE_BITS,
+    FilledPlaces,
+    PersonalCorrections,
+    filled_places,
+)
 from spamnb.errors import StoreDamagedError, StoreVersionError
 from spamnb.store.rows.id_codec import Buffer
 
@@ -26,39 +31,36 @@ _PLACES = 1 << PLACE_BITS
 
 def encode_personal(personal: PersonalCorrections) -> bytes:
     """Encode the corrections of a person."""
-    values = personal.values
-    places = np.flatnonzero(values.any(axis=0))
-    if 2 + len(places) * (2 + 4 * len(values)) >= values.size * 4:
-        return bytes((_ALL,)) + values.astype("<i4").tobytes()
-    parts = len(places), places, values[:, places]
+    places, values = filled_places(personal)
+    if 2 + len(places) * (2 + 4 * len(values)) >= personal.values.size * 4:
+        return bytes((_ALL,)) + personal.values.astype("<i4").tobytes()
+    parts = len(places), places, values
     types = "<u2", "<u2", "<i4"
     return bytes((_FILLED,)) + b"".join(
         np.asarray(part, kind).tobytes() for part, kind in zip(parts, types, strict=True)
     )
 
 
-def decode_personal(data: Buffer, labels: int) -> PersonalCorrections:
-    """Decode the corrections of a person in a model with so many labels."""
-    data, columns = bytes(data), labels - 1
-    if data[:1] not in (b"\0", b"\1"):
+def decode_personal(data: Buffer, labels: int) -> FilledPlaces:
+    """Decode the corrections of a person in a model with so many labels: views of the data."""
+    columns, size = labels - 1, len(data)
+    if not size or data[0] > _ALL:
         raise StoreVersionError(
             "corrections of a person in an unknown form",
             hint="use the newer program that wrote them",
         )
-    body = data[1:]
     if data[0] == _ALL:
-        _expect(len(body) == 4 * columns * _PLACES)
-        values = np.frombuffer(body, "<i4").reshape(columns, _PLACES)
-        return PersonalCorrections(values.astype(np.int32))
-    count = int.from_bytes(body[:2], "little")
-    _expect(len(body) == 2 + count * (2 + 4 * columns))
-    places = np.frombuffer(body, "<u2", count, 2)
-    _expect(bool((places[1:] > places[:-1]).all()) and int(places.max(initial=0)) < _PLACES)
-    personal = no_corrections(labels)
-    personal.values[:, places] = np.frombuffer(body, "<i4", offset=2 + 2 * count).reshape(
-        columns, count
-    )
-    return personal
+        _expect(size == 1 + 4 * columns * _PLACES)
+        values = np.frombuffer(data, "<i4", offset=1).reshape(columns, _PLACES)
+        return filled_places(PersonalCorrections(values))
+    count = int.from_bytes(data[1:3], "little")
+    _expect(size == 3 + count * (2 + 4 * columns))
+    places = np.frombuffer(data, "<u2", count, 3)
+    if count:
+        # `all` takes three times as long.
+        _expect(not np.count_nonzero(places[1:] <= places[:-1]) and int(places[-1]) < _PLACES)
+    values = np.frombuffer(data, "<i4", offset=3 + 2 * count).reshape(columns, count)
+    return FilledPlaces(places, values)
 
 
 def _expect(is_right: bool) -> None:  # noqa: FBT001 - a condition

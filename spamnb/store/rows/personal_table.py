@@ -11,9 +11,11 @@ Failure: what decoding raises.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from spamnb.core.persons.corrections import PersonalCorrections
+from spamnb.core.persons.corrections import FilledPlaces, PersonalCorrections
+from spamnb.store.rows.id_codec import Buffer
 from spamnb.store.rows.personal_codec import decode_personal, encode_personal
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ class PersonalTable:
         self._state = state
         self._labels = labels
 
-    def get(self, person: int) -> PersonalCorrections | None:
+    def get(self, person: int) -> FilledPlaces | None:
         """Return the corrections of a person; None if there are none."""
         value = self._meta.get(self._key(person))
         return None if value is None else decode_personal(value, self._labels)
@@ -42,13 +44,21 @@ class PersonalTable:
         else:
             self._meta.put(self._key(person), encode_personal(personal))
 
-    def all(self) -> Iterator[tuple[int, PersonalCorrections]]:
+    def sizes(self) -> dict[int, int]:
+        """Return the size of each person's corrections, in bytes; nothing is decoded."""
+        return {self._person(key): len(value) for key, value in self._entries()}
+
+    def all(self) -> Iterator[tuple[int, FilledPlaces]]:
         """Yield all persons in order of their ids."""
-        for key, value in self._meta.scan(self._state):
-            if not key.startswith(self._state):
-                return
-            person = int.from_bytes(key[len(self._state) :])
-            yield person, decode_personal(value, self._labels)
+        for key, value in self._entries():
+            yield self._person(key), decode_personal(value, self._labels)
+
+    def _entries(self) -> Iterator[tuple[bytes, Buffer]]:
+        every = self._meta.scan(self._state)
+        return takewhile(lambda entry: entry[0].startswith(self._state), every)
+
+    def _person(self, key: bytes) -> int:
+        return int.from_bytes(key[len(self._state) :])
 
     def _key(self, person: int) -> bytes:
         return self._state + person.to_bytes(8)

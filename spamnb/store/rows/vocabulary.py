@@ -197,15 +197,15 @@ class Vocabulary:
             found[at[row]] = Word(int(head["id"]), int(head["place"]), text)
         return found
 
-    def add(self, words: Words, new_ids: Ids) -> None:
-        """Put new words; an id that has a text keeps it.
+    def add(self, words: Words, new_ids: Ids) -> NDArray[np.intp]:
+        """Put new words; an id that has a text keeps it: return the indexes of these.
 
         `new_ids` are sorted ids known to have no text, because their features are new: bulk
         training then need not read every bucket.
         """
         ids, texts = words.ids, words.texts
         if len(ids) == 0:
-            return
+            return np.zeros(0, np.intp)
         if (ids[1:] <= ids[:-1]).any() or int(words.sizes.sum(dtype=np.intp)) != len(texts):
             raise BugError("words to store must be sorted by id, one for each id, with all texts")
         heads = np.empty(len(ids), _HEAD)
@@ -220,6 +220,7 @@ class Vocabulary:
             self._append_pending(b"".join((_PACK(len(heads)), heads.tobytes(), texts)))
         elif len(heads):
             self._append(heads, texts, heads["size"].cumsum(dtype=np.intp))
+        return known
 
     def _pending(self) -> list[Buffer]:
         """The values of pending words."""

@@ -47,10 +47,11 @@ def test_a_message_is_scored_as_the_filter_would(scan_rig, home, surest):
     one.close()
     with Filter.open(home) as model:
         (entry,) = recent(model.history, 5)
-        described = {name: entry.notes.pop(name) for name in ("from", "subject", "size")}
+        described = {name: entry.notes.pop(name) for name in ("from", "subject", "size", "known")}
         assert entry.notes == {
             "to": "bob@b.example carl@c.example", "client": "192.0.2.7", "queue": "4ABC",
         }  # fmt: skip
+        assert 0 < int(described["known"]) <= 100
         assert described["from"] == "ann@a.example"
         assert described["subject"] in surest["spam"].decode()
         assert int(described["size"]) > len(described["subject"]) > 0

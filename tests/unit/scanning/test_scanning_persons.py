@@ -14,6 +14,7 @@ from spamnb.core.policy.verdict_headers import as_block
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.requests import Learn, Source
+from spamnb.service.scanning.access_lists import AccessLists, parse
 from spamnb.service.scanning.model_session import SessionConfig
 from spamnb.service.scanning.scanner import ScanPolicy
 
@@ -199,3 +200,13 @@ def test_a_scan_process_uses_own_costs(scan_rig, home, surest):
     policy = replace(HARSH, large_bytes=100)
     rig = scan_rig(policy, plan=SessionConfig(home, recipient_costs=costs))
     assert decision(rig, raw, BOB, CARL) == "unsure"
+
+
+def test_a_blocked_sender_is_refused_for_persons_too(scan_rig, home, surest):
+    """The administrator's block list holds for each of several recipients, whatever they taught."""
+    raw = surest["unsure"]
+    taught(home, raw, bob="ham")
+    rules = AccessLists(block=parse("sender ann@a.example", "block"))
+    one = scan_rig(HARSH, plan=SessionConfig(home, persons=NAMES), rules=rules)
+    outcome = one.scan(raw, envelope(BOB, CARL), before_queue=True)
+    assert (outcome.action, outcome.facts["reason"]) == ("refuse", "block-sender")

@@ -3,24 +3,28 @@
     home/console/digest.json    the last round: its day, the messages that it covers, who has one
 
 Digests go to addresses of this site alone: those of logins, and those in the domains that have
-mailboxes here. A digest that was sent is recorded before the next one is, so a restart repeats at
-most one. If the server cannot be reached, the round goes on later in the day, and what a day misses
-is in the next day's. Nothing is sent when nothing has come. Failure: StoreError, PeerError if the
-server cannot be reached or refuses all.
+mailboxes here. A digest is recorded before it is sent, and its reply after it, so that a killed
+process sends none twice: of one whose reply is not known the messages are in the next day's. If the
+server defers one recipient, that digest is tried again some times; if it cannot be reached, the
+round goes on later in the day. What a day misses is in the next day's, for a week. Nothing is sent
+when nothing has come. Failure: StoreError, PeerError if the server cannot be reached or refuses
+all.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import make_msgid
+from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from spamnb.core.mail.domains import address_of, domain_of
+from spamnb.core.mail.domains import domain_of
 from spamnb.endpoints.console.digest.mail import DigestEntry, DigestHead, digest_mail
 from spamnb.endpoints.console.digest.plan import ADDRESS, DigestPlan
 from spamnb.endpoints.console.digest.signed_links import SignedLink
@@ -28,14 +32,25 @@ from spamnb.endpoints.console.pages.texts import text
 from spamnb.endpoints.console.site import ConsoleSite
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.smtp_client import deliver
-from spamnb.errors import RefError, StoreDamagedError
+from spamnb.errors import PeerError, RefError, StoreDamagedError
 from spamnb.service.scanning.quarantined import QuarantinedMessage, ReleasedMessage
 from spamnb.service.telemetry.log import Log
 from spamnb.store.files import durable_write, make_folder, refused
 
 MOST_DIGESTS: Final = 2_000
 """of one round; a sender that guesses addresses of this site makes one for each"""
-_DAY_US: Final = 86_400_000_000
+_DAY_S: Final = 86_400
+_DAY_US: Final = _DAY_S * 1_000_000
+_TAKEN: Final = 2
+
+
+RETRY_S: Final = 600
+"""until a deferred digest is tried again; each attempt doubles it"""
+MOST_TRIES: Final = 6
+"""of one digest, within ten hours"""
+_OWED_DAYS: Final = 7
+_TEMPORARY: Final = 4
+"""the first digit of a reply that defers"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +64,43 @@ class DigestRound:
     """the ID of the newest message that it covers"""
     done: tuple[str, ...] = ()
     finished: bool = False
+    own_since: Mapping[str, str] = field(default_factory=dict)
+    """in place of `since`: of users whose last digest was not that of the round before"""
+    trying: str = ""
+    """the user whose digest is being sent"""
+    late: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    """user -> attempts so far, and the time of the next one; none after `MOST_TRIES`"""
+
+    def since_of(self, user: str) -> str:
+        """Return the ID behind which a user's digest begins."""
+        return self.own_since.get(user, self.since)
+
+    def is_due(self, user: str, now_s: float) -> bool:
+        """Whether a user's digest is to be sent now."""
+        tries, next_s = self.late.get(user, (0, 0.0))
+        return user not in self.done and tries < MOST_TRIES and next_s <= now_s
+
+    def after(self, user: str, code: int, now_s: float) -> DigestRound:
+        """Return the round after the reply to a user's digest; 0 if it is not known."""
+        tries = self.late.get(user, (0, 0.0))[0] + 1
+        others = {one: value for one, value in self.late.items() if one != user}
+        if code == 0:
+            return replace(self, trying="", late=others | {user: (MOST_TRIES, now_s)})
+        if code // 100 == _TEMPORARY:
+            next_s = now_s + RETRY_S * (1 << (tries - 1))
+            return replace(self, trying="", late=others | {user: (tries, next_s)})
+        return replace(self, trying="", done=(*self.done, user), late=others)
+
+    def next_round(self, day: str, newest: str, now_s: float) -> DigestRound:
+        """Return the round of another day: it has what each user missed."""
+        if self.finished:
+            since, own = self.until, {user: self.since_of(user) for user in self.late}
+        else:
+            since = self.since
+            own = {**self.own_since, **dict.fromkeys(self.done, self.until)}
+        oldest = time.strftime("%Y%m%dT", time.gmtime(now_s - _OWED_DAYS * _DAY_S))
+        own = {user: max(at, oldest) for user, at in own.items()}
+        return DigestRound(day, since, max(since, self.until, newest), own_since=own)
 
 
 class DigestSending(NamedTuple):
@@ -69,6 +121,8 @@ class Digests:
         self._path = home / "console" / "digest.json"
         self._log = log
         self._stopped = False
+        self._broken: Counter[str] = Counter()
+        """how often the connection broke with a user's digest"""
 
     def stop(self) -> None:
         """Send no more; the round goes on after a restart."""
@@ -83,7 +137,12 @@ class Digests:
             return 0
         if known.day == day and known.finished:
             return 0
-        current = known if known.day == day else self._begun(sending.site, known, day)
+        current = known if known.day == day else self._begun(sending.site, known, day, now_s)
+        if current.trying:  # the process was killed while it sent this one
+            current = self._noted(current.after(current.trying, 0, now_s))
+        return self._send_all(sending, current, now_s)
+
+    def _send_all(self, sending: DigestSending, current: DigestRound, now_s: float) -> int:
         oldest_us = 0 if current.since else int(now_s * 1_000_000) - _DAY_US
         waiting = _waiting(sending, current, oldest_us)
         sent = 0
@@ -91,27 +150,42 @@ class Digests:
             self._log(
                 {"event": "digest", "level": "warning", "left_out": len(waiting) - MOST_DIGESTS}
             )
-        for user in sorted(waiting)[:MOST_DIGESTS]:
+        wanted = [one for one in sorted(waiting)[:MOST_DIGESTS] if not self._is_off(sending, one)]
+        # One digest that breaks the connection must not stop those of the others.
+        for user in sorted(wanted, key=lambda one: self._broken[one]):
             if self._stopped:
                 return sent
-            if user not in current.done and not sending.site.opt_outs.holds(user):
-                sent += self._send(sending, user, waiting[user], now_s)
-                current = replace(current, done=(*current.done, user))
-                self._write(current)
-        self._write(replace(current, done=(), finished=True))
+            if current.is_due(user, now_s):
+                current = self._noted(replace(current, trying=user))
+                try:
+                    code = self._send(sending, user, waiting[user], now_s)
+                except PeerError:
+                    self._broken[user] += 1
+                    self._noted(replace(current, trying=""))
+                    raise
+                current = self._noted(current.after(user, code, now_s))
+                sent += code // 100 == _TAKEN
+        if not any(current.is_due(user, inf) for user in wanted):
+            self._noted(replace(current, done=(), finished=True))
         return sent
 
-    def _begun(self, site: ConsoleSite, last: DigestRound, day: str) -> DigestRound:
+    @staticmethod
+    def _is_off(sending: DigestSending, user: str) -> bool:
+        return sending.site.opt_outs.holds(user)
+
+    def _begun(
+        self, site: ConsoleSite, last: DigestRound, day: str, now_s: float
+    ) -> DigestRound:  # fmt: skip
         """A new round; an unfinished one of another day is part of it."""
-        since = last.until if last.finished else last.since
-        begun = DigestRound(day, since, max([since, *site.quarantine.ids()[-1:]]))
-        self._write(begun)
-        return begun
+        if last.trying:
+            last = last.after(last.trying, 0, now_s)
+        newest = "".join(site.quarantine.ids()[-1:])
+        return self._noted(last.next_round(day, newest, now_s))
 
     def _send(
         self, sending: DigestSending, user: str, messages: list[QuarantinedMessage], now_s: float
-    ) -> bool:
-        """Send one digest; whether the server took it for this recipient.
+    ) -> int:
+        """Send one digest; return the code of the server's reply for this recipient.
 
         Failure: PeerError if it cannot be sent at all.
         """
@@ -128,28 +202,32 @@ class Digests:
         )
         (reply,) = deliver(Address.parse(plan.smtp), parcel)
         self._log({"event": "digest", "to": user, "messages": len(entries), "reply": str(reply)})
-        return reply.code // 100 == 2
+        return reply.code
 
     # -- the record -----------------------------------------------------------------------------
 
     def _read(self) -> DigestRound:
         try:
             found = json.loads(self._path.read_bytes())
-            return DigestRound(**found | {"done": tuple(found["done"])})
+            rows = found.get("late", {}).items()
+            late = {user: (int(tries), float(next_s)) for user, (tries, next_s) in rows}
+            return DigestRound(**found | {"done": tuple(found["done"]), "late": late})
         except FileNotFoundError:
             return DigestRound()
         except OSError as error:
             raise refused(error, self._path) from error
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreDamagedError(f"{self._path} is no record of digests",
                                     hint="delete it") from error  # fmt: skip
 
-    def _write(self, state: DigestRound) -> None:
+    def _noted(self, state: DigestRound) -> DigestRound:
+        """Return a state that is on disk now."""
         make_folder(self._path.parent)
         try:
             durable_write(self._path, json.dumps(asdict(state)).encode())
         except OSError as error:
             raise refused(error, self._path) from error
+        return state
 
 
 def _waiting(
@@ -157,13 +235,14 @@ def _waiting(
 ) -> Mapping[str, list[QuarantinedMessage]]:
     """The messages that a round covers, by recipient of this site."""
     rules = sending.site.config.teaching
-    logins = frozenset(map(address_of, sending.logins))
+    logins = frozenset(map(rules.mailbox, sending.logins))
     found: dict[str, list[QuarantinedMessage]] = {}
     for entry in _covered(sending.site, current, oldest_us):
-        users = {address_of(entry.names[at], rules.delimiter) for at in entry.open}
+        users = {rules.mailbox(entry.names[at]) for at in entry.open}
         for user in users:
             is_here = user in logins or domain_of(user) in rules.served
-            if is_here and ADDRESS.fullmatch(user) is not None:
+            is_new = current.since_of(user) < entry.id
+            if is_here and is_new and ADDRESS.fullmatch(user) is not None:
                 found.setdefault(user, []).append(entry)
     return found
 
@@ -171,8 +250,9 @@ def _waiting(
 def _covered(
     site: ConsoleSite, current: DigestRound, oldest_us: int
 ) -> Iterator[QuarantinedMessage]:
+    since = min([current.since, *current.own_since.values()])
     for name in site.quarantine.ids():
-        if current.since < name <= current.until:
+        if since < name <= current.until:
             try:
                 entry = site.quarantine.get(name)
             except (RefError, StoreDamagedError):

@@ -7,9 +7,10 @@ if it did not exist.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hmac import compare_digest
+from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -17,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from spamnb.endpoints.console.callers import Callers, source_of
+from spamnb.endpoints.console.callers import Callers, too_many_requests
 from spamnb.endpoints.console.http_requests import (
     ServedHosts,
     connection_of,
@@ -28,6 +29,7 @@ from spamnb.endpoints.console.http_requests import (
     type_of_body,
 )
 from spamnb.endpoints.console.pages.links import LINK_PATH, digest_user, link_facts, linked
+from spamnb.endpoints.console.pages.logins.visitors import LoginStep, Visitor, Visitors
 from spamnb.endpoints.console.pages.page import (
     Act,
     Notice,
@@ -36,11 +38,17 @@ from spamnb.endpoints.console.pages.page import (
     PageView,
     page_values,
 )
-from spamnb.endpoints.console.pages.rendering import CONTENT_SECURITY_POLICY, Asset, Renderer
-from spamnb.endpoints.console.pages.table import PAGES, first_page_of
+from spamnb.endpoints.console.pages.rendering import (
+    CONTENT_SECURITY_POLICY,
+    Asset,
+    Renderer,
+    sentence,
+)
+from spamnb.endpoints.console.pages.table import PAGES, first_page_of, menu_of
 from spamnb.endpoints.console.pages.texts import text
-from spamnb.endpoints.console.pages.visitors import Visitor, Visitors
 from spamnb.endpoints.console.places import Place, WorkPlaces
+from spamnb.endpoints.console.preview.document import HEADERS as PREVIEW_HEADERS
+from spamnb.endpoints.console.preview.document import failed
 from spamnb.endpoints.console.problems import ApiError, problem_of
 from spamnb.endpoints.console.site import ConsoleSite
 from spamnb.errors import SpamnbError
@@ -60,6 +68,7 @@ _FORM: Final = "application/x-www-form-urlencoded"
 _FORM_BYTES: Final = 64 << 10
 _MOST_FIELDS: Final = 500
 _LOGIN_PATH: Final = "/login"
+_CODE_PATH: Final = "/login/code"
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 Fields = Sequence[tuple[str, str]]
@@ -74,6 +83,8 @@ class AskedPage(NamedTuple):
     form: Fields | None
     """None for a GET"""
     session: str
+    proxied: str = ""
+    """the user that a proxy names"""
 
 
 class ConsoleUsers(NamedTuple):
@@ -92,18 +103,25 @@ class PagesApp:
         self._log = log
         self._renderer = Renderer()
         guard = partial(guarded, failed=self._failed, headers=PAGE_HEADERS, log=log)
+        framed = partial(guarded, failed=self._failed_view, headers=PREVIEW_HEADERS, log=log)
         both = ["GET", "POST"]
         self.routes: list[BaseRoute] = [
             Route("/", guard(self._first_page)),
             Route(_LOGIN_PATH, guard(self._log_in), methods=both),
+            Route(_CODE_PATH, guard(self._check_code), methods=["POST"]),
             Route("/open/{link}", guard(self._open), methods=both),
             Route("/logout", guard(self._log_out), methods=["POST"]),
             Route(f"{LINK_PATH}/{{link}}", guard(self._link), methods=both),
-            Route(f"{LINK_PATH}/{{link}}/view", guard(self._link_view)),
+            Route(f"{LINK_PATH}/{{link}}/view", framed(self._link_view)),
             Route("/digest/{link}", guard(self._digest), methods=both),
         ]
         self.routes += [
-            Route(page.path, guard(partial(self._serve, page)), methods=both) for page in PAGES
+            Route(
+                page.path,
+                (framed if page.in_frame else guard)(partial(self._serve, page)),
+                methods=both,
+            )
+            for page in PAGES
         ]
         self.routes += [
             Route(path, guard(partial(self._asset, asset)))
@@ -124,7 +142,7 @@ class PagesApp:
         """
         connection = connection_of(request)
         self._hosts.require(connection)
-        source = source_of(connection)
+        source = self._callers.proxies.source_of(connection)
         self._callers.spend(f"from {source}")
         if request.method == "POST" and not from_anywhere:
             from_site = connection.headers.get("sec-fetch-site")
@@ -139,6 +157,12 @@ class PagesApp:
         """Return the reply for a path or method that no page has."""
         return self._failed(ApiError(status, text("error.no_page")))
 
+    def too_many(self) -> Response:
+        """Return the reply for a client with too many requests."""
+        reply = self._failed(too_many_requests())
+        reply.headers.update(PAGE_HEADERS)
+        return reply
+
     def _failed(self, error: SpamnbError, incident: str = "") -> Response:
         problem = problem_of(error, incident)
         facts = {"visitor": None, "problem": problem.body, "title": text("error.title")}
@@ -146,6 +170,15 @@ class PagesApp:
         if "Retry-After" in problem.headers:
             reply.headers["Retry-After"] = problem.headers["Retry-After"]
         return reply
+
+    def _failed_view(self, error: SpamnbError, incident: str = "") -> Response:
+        """Return an error that a frame of a page shows: it has neither script nor style sheet."""
+        problem = problem_of(error, incident)
+        more = text("error.incident", incident=incident) if incident else problem.body["detail"]
+        title, again = text("preview.failed"), text("preview.again_help")
+        hint = sentence(more or text("error.title"))
+        document = failed(f"{title}: {problem.body['title']}", f"{hint} {again}")
+        return HTMLResponse(document, problem.status, problem.headers)
 
     async def _asset(self, asset: Asset, request: Request) -> Response:
         self._admit(request)
@@ -157,14 +190,16 @@ class PagesApp:
     async def _first_page(self, request: Request) -> Response:
         self._admit(request)
         async with self._places.taken("quick"):
-            visitor = await self._places.run(
-                partial(self._visitors.find, request.cookies.get(self._cookie_name(request), ""))
-            )
+            find = partial(self._visitors.find, self._session(request), self._proxied(request))
+            visitor = await self._places.run(find)
         return _see(first_page_of(visitor.role) if visitor else _LOGIN_PATH)
 
     async def _log_in(self, request: Request) -> Response:
         source = self._admit(request)
         after = dict(query_of(request)).get("next", "/")
+        if proxied := self._proxied(request):
+            enter = partial(self._visitors.log_in_by_proxy, proxied)
+            return await self._begin(request, "log in by proxy", proxied, _own_path(after), enter)
         if request.method == "GET":
             return self._login_page(after)
         form = dict(await _form(request))
@@ -174,6 +209,31 @@ class PagesApp:
             return await self._begin(request, "log in", name, _own_path(after), work)
         except ApiError as error:
             return self._login_page(after, name, error)
+
+    async def _check_code(self, request: Request) -> Response:
+        """Check the second factor of a login whose password was right."""
+        source = self._admit(request)
+        after = dict(query_of(request)).get("next", "/")
+        form = dict(await _form(request))
+        ticket = form.get("ticket", "")
+        work = partial(self._visitors.log_in_by_code, ticket, form.get("code", ""), source)
+        try:
+            return await self._begin(request, "log in by code", "", _own_path(after), work)
+        except ApiError as error:
+            if error.status == HTTPStatus.GONE:
+                return self._login_page(after, "", error)
+            return self._code_page(after, ticket, error)
+
+    def _code_page(self, after: str, ticket: str, error: ApiError | None = None) -> Response:
+        facts = {
+            "visitor": None,
+            "title": text("login.title"),
+            "action": f"{_CODE_PATH}?{urlencode({'next': _own_path(after)})}",
+            "ticket": ticket,
+            "error": error,
+        }
+        status = error.status if error else 200
+        return HTMLResponse(self._renderer.page("login_code", facts), status)
 
     def _login_page(self, after: str, name: str = "", error: ApiError | None = None) -> Response:
         facts = {
@@ -198,17 +258,19 @@ class PagesApp:
         return await self._begin(request, "log in by link", "", "/", work)
 
     async def _begin(
-        self, request: Request, what: str, name: str, after: str, work: Any
+        self, request: Request, what: str, name: str, after: str, work: Callable[[], LoginStep]
     ) -> Response:
-        """Log a user in with `work`, and set the cookie."""
+        """Log a user in with `work`, and set the cookie; or ask for the second factor."""
         place: Place = "login"
         async with self._places.taken(place):
             try:
-                session = await self._places.run(work)
+                session, needs_code = await self._places.run(work)
             except SpamnbError as error:
                 self._note(what, name, problem_of(error).status)
                 raise
-        visitor = self._visitors.find(session)
+        if needs_code:
+            return self._code_page(after, session)
+        visitor = self._visitors.find(session, self._proxied(request))
         self._note(what, visitor.login if visitor else name, 200)
         reply = _see(after)
         self._set_cookie(request, reply, session)
@@ -217,9 +279,10 @@ class PagesApp:
     async def _log_out(self, request: Request) -> Response:
         self._admit(request)
         form = await _form(request)
-        session = request.cookies.get(self._cookie_name(request), "")
+        session = self._session(request)
         async with self._places.taken("quick"):
-            visitor = await self._places.run(partial(self._visitors.find, session))
+            find = partial(self._visitors.find, session, self._proxied(request))
+            visitor = await self._places.run(find)
             if visitor is not None:
                 _require_token(visitor, "/logout", form)
                 await self._places.run(partial(self._visitors.log_out, session))
@@ -230,6 +293,12 @@ class PagesApp:
 
     def _is_secure(self, request: Request) -> bool:
         return self._hosts.origin_of(connection_of(request)).startswith("https:")
+
+    def _proxied(self, request: Request) -> str:
+        return self._callers.proxies.login_of(connection_of(request))
+
+    def _session(self, request: Request) -> str:
+        return request.cookies.get(self._cookie_name(request), "")
 
     def _cookie_name(self, request: Request) -> str:
         return "__Host-spamnb" if self._is_secure(request) else "spamnb"
@@ -301,14 +370,15 @@ class PagesApp:
             request.url.path,
             [*request.path_params.items(), *query_of(request)],
             form,
-            request.cookies.get(self._cookie_name(request), ""),
+            self._session(request),
+            self._proxied(request),
         )
         async with self._places.taken(act.place if act else page.place):
             return await self._places.run(partial(self._answer, page, act, asked))
 
     def _answer(self, page: Page, act: Act | None, asked: AskedPage) -> Response:
         """Return the reply; runs in a thread."""
-        visitor = self._visitors.find(asked.session)
+        visitor = self._visitors.find(asked.session, asked.proxied)
         if visitor is None:
             return _to_login(asked)
         self._callers.spend(f"login {visitor.login}")
@@ -367,7 +437,7 @@ class PagesApp:
             "visitor": visitor,
             "title": text(f"{page.name}.title"),
             "here": page.name,
-            "pages": [one for one in PAGES if one.in_menu and visitor.role in one.roles],
+            "pages": menu_of(visitor.role, is_fleet=self._site.config.fleet is not None),
             "path": asked.path,
             "token": visitor.form_token(asked.path),
             "log_out_token": visitor.form_token("/logout"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from spamnb.endpoints.console.pages.page import PageRequest, PageView, ask, owned
+from spamnb.endpoints.console.pages.senders import sender_view
 from spamnb.endpoints.console.site import ConsoleSite
 
 _TRIED: Final = 12
@@ -32,7 +33,8 @@ def show(site: ConsoleSite, request: PageRequest) -> PageView:
     """Show one message."""
     signature = request.values["signature"]
     caller, found = owned(site, request.visitor, signature)
-    explained = ask(site, caller, "explain", ref=signature, without=_TRIED)
+    person = found["person"] or ""
+    explained = ask(site, caller, "explain", ref=signature, without=_TRIED, person=person)
     outcomes = [
         one for one in site.events.recent("verdict") if one["signature"] == signature
     ]  # fmt: skip
@@ -51,6 +53,7 @@ def show(site: ConsoleSite, request: PageRequest) -> PageView:
             "bias": explained["bias"],
             "deciding": deciding(explained["without"], found["now"]["decision"]),
             "evidence": explained["evidence"],
+            "sender": sender_view(site, request, caller, found["notes"]),
             "sees_all": request.visitor.role != "user",
         },
     )

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from spamnb.endpoints.console.callers import ApiCaller
-from spamnb.endpoints.console.pages.visitors import Role, Visitor
+from spamnb.endpoints.console.pages.logins.visitors import Role, Visitor
 from spamnb.endpoints.console.parameters import Parameter, ParameterType, read_parameters
 from spamnb.endpoints.console.places import Place
 from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
@@ -53,6 +53,10 @@ class Notice(NamedTuple):
     more: str = ""
     undo: int = 0
     """the event that a button takes back; 0 for no button"""
+    exact: str = ""
+    """a text to copy"""
+    back: tuple[tuple[str, str], ...] = ()
+    """the fields of a form that takes it back, if it is no event"""
 
 
 Show = Callable[[ConsoleSite, PageRequest], PageView]
@@ -80,6 +84,10 @@ class Page:
     acts: Mapping[str, Act] = field(default_factory=dict)
     place: Place = "heavy"
     in_menu: bool = False
+    in_frame: bool = False
+    """shown in a frame of another page, also its errors"""
+    of_fleet: bool = False
+    """it is in the menu of hosts of a fleet only"""
     noted: str = ""
     """a parameter: who looks at it is logged"""
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from spamnb.endpoints.console.callers import ApiCaller
+from spamnb.endpoints.console.pages.logins.visitors import Visitor
 from spamnb.endpoints.console.pages.page import Act, Notice, PageRequest, PageView, ask, ask_reply
 from spamnb.endpoints.console.pages.teaching import notice_of
 from spamnb.endpoints.console.pages.texts import text
-from spamnb.endpoints.console.pages.visitors import Visitor
 from spamnb.endpoints.console.parameters import FLAG, TEXT, TEXTS, Parameter
 from spamnb.endpoints.console.site import ConsoleSite
 from spamnb.errors import RefError

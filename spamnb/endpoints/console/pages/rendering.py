@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from spamnb.endpoints.console.pages.texts import text, word
+from spamnb.endpoints.console.pages.texts import TEXTS, text, word
 from spamnb.service.telemetry.charts import Chart, ChartSize, ChartWords, draw
 
 _HERE: Final = Path(__file__).resolve().parent
@@ -62,7 +62,12 @@ class Renderer:
             lstrip_blocks=True,
         )
         self._templates.tests["unstored"] = _UNSTORED.fullmatch
-        self._templates.globals |= {"t": text, "word": word, "asset": self._path_of}
+        self._templates.globals |= {
+            "t": text,
+            "raw": TEXTS.get,
+            "word": word,
+            "asset": self._path_of,
+        }
         self._templates.filters |= {
             "when": when,
             "percent": percent,

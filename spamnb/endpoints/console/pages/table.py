@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from spamnb.endpoints.console.pages import lists, live, message, quarantine, review
-from spamnb.endpoints.console.pages.figures import graphs, whatif
+from spamnb.endpoints.console.pages import lists, live, message, quarantine, review, senders
+from spamnb.endpoints.console.pages.figures import graphs, hosts, timemachine, whatif
+from spamnb.endpoints.console.pages.logins import people
+from spamnb.endpoints.console.pages.logins.visitors import EVERYONE, STAFF, Role
 from spamnb.endpoints.console.pages.page import Page
 from spamnb.endpoints.console.pages.teaching import (
     FORGET,
@@ -15,7 +17,6 @@ from spamnb.endpoints.console.pages.teaching import (
     UNDO,
     UNDO_HERE,
 )
-from spamnb.endpoints.console.pages.visitors import EVERYONE, STAFF, Role
 from spamnb.endpoints.console.parameters import TEXT, Parameter
 
 _SIGNATURE: Final = (Parameter("signature", TEXT, "The signature.", required=True),)
@@ -23,14 +24,15 @@ _ID: Final = (quarantine.ID,)
 _NAME: Final = (review.NAME,)
 
 PAGES: Final[tuple[Page, ...]] = (
-    Page("live", "/live", STAFF, live.show, in_menu=True),
+    Page("live", "/live", STAFF, live.show, live.FILTERS, in_menu=True),
     Page("live_stream", "/live/stream", STAFF, live.stream, place="quick"),
     Page("search", "/search", STAFF, lists.search, lists.SEARCHED,
          {"teach": TEACH_CHOSEN, "undo": UNDO}, in_menu=True),
     Page("mail", "/mail", ("user",), lists.own_mail, lists.OWN,
          {"teach": TEACH_CHOSEN, "undo": UNDO}, in_menu=True),
     Page("message", "/message/{signature}", EVERYONE, message.show, _SIGNATURE,
-         {"teach": TEACH, "forget": FORGET, "undo": UNDO_HERE}, noted="signature"),
+         {"teach": TEACH, "forget": FORGET, "undo": UNDO_HERE, "list": senders.LIST},
+         noted="signature"),
     Page("influence", "/message/{signature}/influence", STAFF, message.show_influence, _SIGNATURE),
     Page("trainings", "/trainings", EVERYONE, lists.trainings, lists.TRAININGS,
          {"undo": UNDO}, in_menu=True),
@@ -39,18 +41,32 @@ PAGES: Final[tuple[Page, ...]] = (
           "delete": quarantine.DELETE, "undo": UNDO}, place="quick", in_menu=True),
     Page("kept", "/quarantine/{id}", EVERYONE, quarantine.show, _ID, place="quick"),
     Page("kept_view", "/quarantine/{id}/view", EVERYONE, partial(quarantine.view, "view"), _ID,
-         noted="id"),
+         in_frame=True, noted="id"),
     Page("kept_raw", "/quarantine/{id}/raw", EVERYONE, partial(quarantine.view, "raw"), _ID,
          place="quick", noted="id"),
     Page("review", "/review", STAFF, review.show_list,
          acts={"accept": review.ACCEPT, "refuse": review.REFUSE, "undo": UNDO},
          place="learner", in_menu=True),
     Page("review_entry", "/review/{name}", STAFF, review.show, _NAME, place="learner"),
-    Page("review_view", "/review/{name}/view", STAFF, review.view, _NAME, noted="name"),
+    Page("review_view", "/review/{name}/view", STAFF, review.view, _NAME,
+         in_frame=True, noted="name"),
+    Page("people", "/people", STAFF, people.show,
+         acts={"end": people.END, "create": people.CREATE, "revoke": people.REVOKE},
+         place="learner", in_menu=True),
     Page("graphs", "/graphs", STAFF, graphs.show, (graphs.PERIOD,), in_menu=True),
     Page("whatif", "/whatif", STAFF, whatif.show, whatif.ASKED, in_menu=True),
+    Page("timemachine", "/timemachine", STAFF, timemachine.show,
+         acts={"preview": timemachine.BEGIN, "again": timemachine.AGAIN, "apply": timemachine.APPLY,
+               "end": timemachine.END}, in_menu=True),
+    Page("fleet", "/fleet", STAFF, hosts.show, place="learner", in_menu=True, of_fleet=True),
 )  # fmt: skip
 """in the order of the menu"""
+
+
+def menu_of(role: Role, *, is_fleet: bool) -> list[Page]:
+    """Return the pages in the menu of a visitor."""
+    found = [page for page in PAGES if page.in_menu and role in page.roles]
+    return [page for page in found if is_fleet or not page.of_fleet]
 
 
 def first_page_of(role: Role) -> str:

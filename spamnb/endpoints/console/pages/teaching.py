@@ -69,6 +69,8 @@ def notice_of(answer: Mapping[str, Any], subject: str = "", undid: int = 0) -> N
     if answer["state"] == "review":
         return Notice("waits", about + text("receipt.review"), answer["reason"])
     receipt = answer["receipt"] or {}
+    if answer["state"] == "waiting":
+        return Notice("waits", about + text("receipt.waiting"), answer["reason"])
     if answer["state"] == "unchanged" or not receipt.get("changed"):
         reason = receipt.get("reason") or answer["reason"]
         return Notice("done", about + text("receipt.unchanged"), reason)

@@ -20,6 +20,7 @@ from spamnb.core.mail.printable import printable
 from spamnb.endpoints.console.preview.html_cleaner import clean_html
 
 HEADERS: Final = {
+    "Cache-Control": "no-store",
     "Content-Security-Policy": (
         "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'self'"
@@ -43,10 +44,11 @@ _BLANKS: Final = "\n\t\xa0\u200c\u200d"
 _STYLE: Final = """
 :root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}
 body{margin:1rem;overflow-wrap:anywhere}
-h2{font-size:1rem}
+h1,h2{font-size:1rem}
 table{border-collapse:collapse;max-width:100%}
 caption{text-align:left}
 th{text-align:left;vertical-align:top;padding-right:1em;font-weight:600}
+caption+tbody th{overflow-wrap:normal}
 pre{white-space:pre-wrap;font:inherit;font-family:ui-monospace,monospace}
 section{border-top:1px solid GrayText;margin-top:1rem}
 .hidden{border:2px dashed #b00;padding:0 .5rem}
@@ -63,10 +65,19 @@ def preview(raw: bytes) -> str:
         if part.text and part.rank < ASIDE:
             body += _shown(part, budget)
     body.append(_attachments([part for part in parts if not part.text or part.rank == ASIDE]))
+    return _document("".join(body))
+
+
+def failed(title: str, hint: str) -> str:
+    """Return the document that stands in the place of a preview that could not be made."""
+    return _document(f"<h1>{escape(title)}</h1><p>{escape(hint)}</p>")
+
+
+def _document(body: str) -> str:
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Message</title>'
         '<meta name="viewport" content="width=device-width">'
-        f"<style>{_STYLE}</style></head><body><main>{''.join(body)}</main></body></html>"
+        f"<style>{_STYLE}</style></head><body><main>{body}</main></body></html>"
     )
 
 

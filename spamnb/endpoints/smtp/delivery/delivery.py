@@ -1,7 +1,8 @@
 """The delivery agent: delivers or learns each message, and only then replies 250.
 
 Delivery: every Maildir has the message, with file and folder synced. In SMTP one reply stands for
-all recipients, so all of them get it or none; in LMTP each has its own. Reports: parsed and
+all recipients, so all of them get it or none; in LMTP each has its own. With persons each recipient
+gets a copy with the own verdict, in the folder of that verdict. Reports: parsed and
 submitted as feedback, durable or queued for review before the reply. If the learner is not
 reachable, 451.
 
@@ -21,6 +22,7 @@ import ipaddress
 import secrets
 import time
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from email.utils import formatdate
@@ -31,6 +33,7 @@ from typing import Final, NamedTuple
 from spamnb.core.mail.envelope import Client, network_of
 from spamnb.core.mail.message import without_mbox
 from spamnb.core.mail.printable import printable
+from spamnb.core.policy.rulings import WORDS
 from spamnb.endpoints.net.admission import OpenConnections
 from spamnb.endpoints.net.networks import NetworkSet
 from spamnb.endpoints.smtp.delivery import maildir_writer, receipts, replies, trace_headers
@@ -41,7 +44,7 @@ from spamnb.endpoints.smtp.delivery.types import IncomingMessage, LoggedIn
 from spamnb.errors import PeerError, StoreError, UserError, incident_id
 from spamnb.service.admin.logins import FailedLogins, Passwords
 from spamnb.service.feedback.report_parser import FeedbackReport, ReportedMessage, read_report
-from spamnb.service.feedback.types import Answer, Feedback, Trust
+from spamnb.service.feedback.types import Answer, Feedback, ListTarget, SenderChange, Trust
 
 _DISK_THREADS: Final = 8
 """concurrent deliveries; each waits for the disk"""
@@ -52,7 +55,18 @@ _MAX_QUEUED_REPORTS: Final = 64
 _PASSWORD_THREADS: Final = 2
 """concurrent password checks: 32 MB and a fifth of a second each"""
 
+_JUDGE_S: Final = 30.0
+"""for the verdicts of single recipients; then all get the message as it came"""
+
 Done = list[tuple[ReportedMessage, Answer]]
+
+
+class Copy(NamedTuple):
+    """What one recipient gets."""
+
+    box: RecipientMailbox
+    raw: bytes
+    junk: bool
 
 
 class ReportSender(NamedTuple):
@@ -79,6 +93,7 @@ class DeliveryAgent:
         """bytes of unfinished messages, by whether a stranger sends them"""
         self._swept: set[Path] = set()
         self._disk = ThreadPoolExecutor(_DISK_THREADS, "delivery-disk")
+        self._judging = ThreadPoolExecutor(1, "delivery-judge")
         self._teaching = ThreadPoolExecutor(_REPORT_THREADS, "delivery-teach")
         self._reports = 0
         self._checking = ThreadPoolExecutor(_PASSWORD_THREADS, "delivery-login")
@@ -95,6 +110,7 @@ class DeliveryAgent:
     def close(self) -> None:
         """Shut the threads down without waiting for a learner that never answers."""
         self._disk.shutdown(wait=False, cancel_futures=True)
+        self._judging.shutdown(wait=False, cancel_futures=True)
         self._teaching.shutdown(wait=False, cancel_futures=True)
         self._checking.shutdown(wait=False, cancel_futures=True)
 
@@ -184,10 +200,11 @@ class DeliveryAgent:
         facts: dict[str, object] = {}
         if mail.boxes[0].label:
             answers = [await self._limit_reports(mail, facts)]
-        elif mail.protocol == "lmtp":
-            answers = [await self._deliver(mail, (box,), facts) for box in mail.boxes]
         else:
-            answers = [await self._deliver(mail, mail.boxes, facts)] * len(mail.boxes)
+            copies = await self._copies_of(mail)
+            parts = [[copy] for copy in copies] if mail.protocol == "lmtp" else [copies]
+            every = [await self._deliver(mail, part, facts) for part in parts]
+            answers = every * (len(copies) // len(every))
         self._count(max(answers))
         self.deps.log(_line(mail, answers) | facts | {"ms": _ms(began)})
         return answers
@@ -197,34 +214,45 @@ class DeliveryAgent:
         if outcome:
             self.deps.meters.count(outcome)
 
+    async def _copies_of(self, mail: IncomingMessage) -> list[Copy]:
+        """The message for each recipient, with the recipient's own verdict if there is one."""
+        own: Mapping[str, bytes] = {}
+        if self.deps.copies is not None and self.deps.copies.is_needed:
+            loop, addresses = asyncio.get_running_loop(), [box.address for box in mail.boxes]
+            made = loop.run_in_executor(
+                self._judging, self.deps.copies.of, mail.raw, mail.sender, addresses
+            )
+            try:
+                own = await asyncio.wait_for(made, _JUDGE_S)
+            except Exception as error:  # noqa: BLE001 - the message is delivered as it came
+                self.fault(error, mail.peer)
+        raws = [(box, own.get(box.address, mail.raw)) for box in mail.boxes]
+        return [Copy(box, raw, trace_headers.is_junk(raw)) for box, raw in raws]
+
     async def _deliver(
-        self, mail: IncomingMessage, boxes: tuple[RecipientMailbox, ...], facts: dict[str, object]
+        self, mail: IncomingMessage, copies: list[Copy], facts: dict[str, object]
     ) -> str:
-        junk = trace_headers.is_junk(mail.raw)
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(
-                self._disk, partial(self._to_maildirs, mail, boxes, junk=junk)
-            )
+            await loop.run_in_executor(self._disk, partial(self._to_maildirs, mail, copies))
         except OSError as error:
             self.fault(error, mail.peer)
             return replies.NOT_STORED
-        facts["folder"] = "junk" if junk else "inbox"
-        self.deps.meters.count("delivered", len(boxes))
-        self.deps.meters.count("delivered_junk", len(boxes) if junk else 0)
+        folders = {facts.get("folder", "")} | {"junk" if one.junk else "inbox" for one in copies}
+        facts["folder"] = "both" if len(folders - {""}) > 1 else max(map(str, folders))
+        self.deps.meters.count("delivered", len(copies))
+        self.deps.meters.count("delivered_junk", sum(one.junk for one in copies))
         return replies.DELIVERED
 
-    def _to_maildirs(
-        self, mail: IncomingMessage, boxes: tuple[RecipientMailbox, ...], *, junk: bool
-    ) -> None:
+    def _to_maildirs(self, mail: IncomingMessage, copies: list[Copy]) -> None:
         """Write one message for some recipients: all of them get it, or none."""
         written: list[maildir_writer.Pending] = []
         try:
-            for box in boxes:
+            for box, raw, junk in copies:
                 assert box.folder is not None, "feedback addresses have no folder"
                 folder = box.folder / maildir_writer.JUNK if junk else box.folder
                 head = trace_headers.head(mail, box.address, self.config)
-                written.append(maildir_writer.prepare(folder, (head, without_mbox(mail.raw))))
+                written.append(maildir_writer.prepare(folder, (head, without_mbox(raw))))
         except BaseException:
             maildir_writer.drop(written)
             raise
@@ -280,6 +308,8 @@ class DeliveryAgent:
         named = mail.xforwarded or not self._peers.contains(mail.peer)
         known = named and not _is_loopback(mail.client.address)
         client = network_of(mail.client.address) if known else ""
+        word = next((one for one in WORDS if one == report.label), None)
+        target = ListTarget(report_sender.user, report_sender.trust)
         for item in report.items if report.label else ():
             feedback = Feedback(
                 label=report.label,
@@ -291,12 +321,13 @@ class DeliveryAgent:
                 domain=domain,
                 client=client,
             )
-            done.append((item, await self._teach(feedback)))
+            change = SenderChange(target, word, raw=item.raw, refs=item.refs)
+            done.append((item, await self._teach(change if word else feedback)))
         return done
 
-    async def _teach(self, feedback: Feedback) -> Answer:
+    async def _teach(self, given: Feedback | SenderChange) -> Answer:
         loop = asyncio.get_running_loop()
-        asked = loop.run_in_executor(self._teaching, self.deps.teach, feedback)
+        asked = loop.run_in_executor(self._teaching, self.deps.teach, given)
         try:
             return await asyncio.wait_for(asked, self.config.teach_timeout_s)
         except UserError as error:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+from spamnb.core.policy.rulings import WORDS
 from spamnb.endpoints.net.networks import LOOPBACK
+
+REPORTS: Final = ("spam", "ham", *WORDS)
+"""the fields of `DeliveryParams` that name an address for reports: a label, or a word of a list"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,10 @@ class DeliveryParams:
     """local part of the address for spam reports; empty: none"""
     ham: str = "ham"
     """local part of the address for ham reports"""
+    wanted: str = ""
+    """local part of the address for mail of senders that the user always wants; empty: none"""
+    unwanted: str = ""
+    """... and that the user never wants"""
     passwords: str = ""
     """file of logins (`spamnb passwd`); empty: no logins"""
     certificate: str = ""
@@ -64,3 +73,9 @@ class DeliveryParams:
     """for a whole message"""
     teach_timeout_s: float = 60.0
     """until the learner has answered; then 451"""
+
+    @property
+    def reports(self) -> dict[str, str]:
+        """What mail to a local part reports: spam, ham, wanted or unwanted."""
+        named = {kind: getattr(self, kind) for kind in REPORTS}
+        return {local.lower(): kind for kind, local in named.items() if local}

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from spamnb.endpoints.net.address import MailProtocol
-from spamnb.service.feedback.types import Answer, Feedback
+from spamnb.service.feedback.types import Answer, Feedback, SenderChange
 from spamnb.service.telemetry.log import Log, silent
 from spamnb.service.telemetry.metrics import Meters
 
-Teach = Callable[[Feedback], Answer]
+Teach = Callable[[Feedback | SenderChange], Answer]
+
+
+class Copies(Protocol):
+    """Makes copies of a message for recipients with verdicts of their own."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether any recipient may have a verdict of their own."""
+
+    def of(self, raw: bytes, sender: str, recipients: Sequence[str]) -> Mapping[str, bytes]:
+        """The copies by recipient; blocking, so it is called in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +31,13 @@ class AgentDeps:
     """What connects the delivery agent to the rest of the daemon."""
 
     teach: Teach
-    """submits feedback; blocking, so it is called in a thread. Raises StoreError or PeerError if
-    the learner cannot be reached"""
+    """submits feedback, or a change of a list; blocking, so it is called in a thread. Raises
+    StoreError or PeerError if the learner cannot be reached"""
     meters: Meters = field(default_factory=Meters)
     log: Log = silent
     """one call a message, and one a fault or rejected login"""
+    copies: Copies | None = None
+    """None: each recipient gets the message as it came"""
 
 
 class Listener(NamedTuple):

@@ -33,7 +33,9 @@ text alone does not identify the message.
 """
 _STATES: Final = {
     "learnt": "learnt",
+    "listed": "listed",
     "unchanged": "no change",
+    "waiting": "waits to be learnt",
     "review": "waits for review",
     "refused": "not learnt",
 }
@@ -126,6 +128,8 @@ def _item_lines(item: ReportedMessage, answer: Answer) -> list[str]:
         lines.append(f"  {' '.join(answer.reason.split())[:300]}")
     if answer.state == "learnt" and receipt is not None:
         lines.append(f"  To undo it: spamnb undo {receipt.event}")
+    if answer.state == "listed":
+        lines.append(f"  To undo it: spamnb senders remove {answer.facts.get('sender')}")
     return lines
 
 

@@ -31,7 +31,7 @@ class RecipientMailbox:
     address: str
     folder: Path | None = None
     label: str = ""
-    """of a feedback address: the label that it reports"""
+    """of a feedback address: the label that it reports, or the word of its senders"""
 
 
 class Recipients:
@@ -40,11 +40,7 @@ class Recipients:
     def __init__(self, config: DeliveryParams) -> None:
         self._config = config
         self._domains = frozenset(domain.lower().rstrip(".") for domain in config.domains)
-        self._labels = {
-            name.lower(): label
-            for name, label in ((config.spam, "spam"), (config.ham, "ham"))
-            if name
-        }
+        self._labels = config.reports
         self._root = Path(config.root) if config.root else None
         self._table_path = Path(config.users) if config.users else None
         self._mailboxes = self._counted_at = 0

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from spamnb.endpoints.net.credentials import server_tls
 from spamnb.endpoints.smtp.delivery import replies
 from spamnb.endpoints.smtp.delivery.delivery import DeliveryAgent
 from spamnb.endpoints.smtp.delivery.params import DeliveryParams
 from spamnb.endpoints.smtp.delivery.ports import AgentDeps, Listener
 from spamnb.endpoints.smtp.delivery.session import DeliverySession
-from spamnb.errors import SettingsError
 
 BACKLOG: Final = 128
 DRAIN_S: Final = 30.0
@@ -32,7 +31,7 @@ class Server:
     def __init__(self, config: DeliveryParams, deps: AgentDeps) -> None:
         # aiosmtpd logs a line for each command, with the client's text in it.
         logging.getLogger("mail.log").setLevel(logging.CRITICAL)
-        self._tls = tls_context(config)
+        self._tls = server_tls(config.certificate, config.key)
         self.agent = DeliveryAgent(config, deps)
         self._servers: list[asyncio.Server] = []
         self._open_sessions: set[DeliverySession] = set()
@@ -56,7 +55,7 @@ class Server:
 
     def apply_settings(self, config: DeliveryParams) -> None:
         """Take new settings for new connections and transactions; listeners stay."""
-        tls = tls_context(config)
+        tls = server_tls(config.certificate, config.key)
         self.agent.apply_settings(config)
         self._tls = tls
 
@@ -75,20 +74,3 @@ class Server:
             session.say_goodbye(replies.STOPPING)
         await asyncio.sleep(0)
         agent.close()
-
-
-def tls_context(config: DeliveryParams) -> ssl.SSLContext | None:
-    """The context for STARTTLS, if there is a certificate."""
-    if not config.certificate:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        # An empty passphrase: without it OpenSSL would prompt on the terminal and block.
-        context.load_cert_chain(config.certificate, config.key or None, password=lambda: "")
-    except (OSError, ssl.SSLError) as error:
-        raise SettingsError(
-            f"the certificate {config.certificate} cannot be used: {error}",
-            hint="give PEM files that the daemon's user can read",
-        ) from error
-    return context

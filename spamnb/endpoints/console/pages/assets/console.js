@@ -10,15 +10,17 @@ const all = (selector, within = document) => [...within.querySelectorAll(selecto
 
 // --- times in the zone of the browser -----------------------------------------------------------
 
-const days = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+const years = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+const days = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "numeric", minute: "2-digit" });
 const hours = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 
 function localise(within) {
   for (const time of all("time:not([title])", within)) {
     const at = new Date(time.dateTime);
-    const today = at.toDateString() === new Date().toDateString();
+    const now = new Date();
+    const form = at.toDateString() === now.toDateString() ? hours : at.getFullYear() === now.getFullYear() ? days : years;
     time.title = time.textContent;
-    time.textContent = (today ? hours : days).format(at);
+    time.textContent = form.format(at);
   }
 }
 
@@ -67,33 +69,56 @@ function live() {
   source?.close();
   const list = find("[data-stream]"), state = find("#live-state"), button = find("#live-pause");
   if (!list || !window.EventSource) return;
-  let paused = false, due = false, busy = false;
+  let paused = false, due = false, busy = false, waits = false;
   const hovered = () => find("[data-stream]").matches(":hover, :focus-within");
   const say = (what) => { if (state.textContent !== state.dataset[what]) state.textContent = state.dataset[what]; };
   const read = async () => {
     if (busy || !due) return;
-    if (paused || hovered()) return say("paused");
     busy = true; due = false;
     try {
       const { page, left } = await fetched(location.href);
       if (left) return location.reload();
-      if (paused || hovered()) { due = true; return say("paused"); }
+      put(page, "#live-top");
+      if (paused || hovered()) { waits = true; return say("paused"); }
       put(page, "#" + list.id);
+      waits = false;
       say("live");
     } catch { say("lost"); } finally { busy = false; }
   };
+  const resume = () => { if (waits && !paused && !hovered()) { due = true; read(); } };
   button.hidden = false;
   button.addEventListener("click", () => {
     paused = !paused;
     button.setAttribute("aria-pressed", paused);
     say(paused ? "paused" : "live");
-    read();
+    resume();
   });
-  for (const kind of ["pointerout", "focusout"]) document.addEventListener(kind, () => setTimeout(read));
+  for (const kind of ["pointerout", "focusout"]) document.addEventListener(kind, () => setTimeout(resume));
   source = new EventSource(list.dataset.stream);
   source.addEventListener("open", () => say("live"));
   source.addEventListener("error", () => say("lost"));
-  source.addEventListener("changed", () => { due = true; read(); });
+  let later = 0;
+  source.addEventListener("changed", () => {
+    due = true;
+    clearTimeout(later);
+    later = setTimeout(() => { due = true; read(); }, 62_000); // the rate is that of the last minute
+    read();
+  });
+}
+
+// --- the slider of What if --------------------------------------------------------------------------
+
+function slide() {
+  const form = find("[data-rows]"), range = find("#whatif-line");
+  if (!form) return;
+  const rows = JSON.parse(form.dataset.rows);
+  range.addEventListener("input", () => {
+    const row = rows[range.value];
+    for (const one of all("[data-text]")) one.textContent = one.dataset.text.replace(/\{(\w+)\}/g, (_, name) => row[name]);
+    for (const one of all("path.mark")) one.setAttribute("transform", `translate(${+one.dataset.left + one.dataset.slot * row.place} 0)`);
+    find("#whatif-field").value = row.field;
+    range.setAttribute("aria-valuetext", row.line);
+  });
 }
 
 // --- lists by keyboard --------------------------------------------------------------------------
@@ -138,6 +163,7 @@ document.addEventListener("change", (event) => {
 function started() {
   localise(document);
   live();
+  slide();
   for (const one of all("[data-script]")) one.hidden = false;
 }
 

@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from spamnb.endpoints.console.pages.page import PageRequest, PageView, ask
-from spamnb.endpoints.console.pages.rendering import Drawing
+from spamnb.endpoints.console.pages.rendering import Drawing, number
 from spamnb.endpoints.console.pages.texts import text
 from spamnb.endpoints.console.parameters import Parameter, choice
 from spamnb.endpoints.console.site import ConsoleSite
+from spamnb.service.engine.clock import iso
 from spamnb.service.telemetry.charts import (
     DESK,
     PHONE,
@@ -23,6 +24,15 @@ from spamnb.service.telemetry.graphs import PERIODS
 
 PERIOD: Final = Parameter("period", choice(*PERIODS), "How far back.", "week")
 _TIMES: Final = {"day": "%H:%M", "week": "%a %H:%M", "month": "%d %b", "year": "%d %b"}
+GROUPS: Final = (
+    ("now", ("volume", "junk_share")),
+    ("right", ("spam_delivered", "ham_filed", "calibration", "log_odds", "words")),
+    ("people", ("teaching", "channels", "teachers")),
+    ("machine", ("work", "reasons", "scan_seconds", "upstream_seconds", "learn_seconds")),
+)
+"""the charts in the order of the questions that they answer"""
+_UNTIMED: Final = ("log_odds", "spread", "calibration")
+"""charts whose places are no times"""
 _GAP: Final = "–"
 
 
@@ -33,27 +43,79 @@ class ShownChart(NamedTuple):
     drawings: tuple[Drawing, ...]
     rows: list[tuple[str, list[str]]]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to draw: all numbers are 0, or missing."""
+        return not any(value for one in self.chart.series for value in one.values)
+
 
 def show(site: ConsoleSite, request: PageRequest) -> PageView:
     """Show the charts of a period up to now."""
     (caller,) = request.visitor.callers()
     period = request.values["period"]
     found = ask(site, caller, "graphs", period=period)
-    charts = [_shown(_chart(one), _TIMES[period]) for one in found["charts"]]
-    facts = {"charts": charts, "period": period, "periods": list(PERIODS)}
-    return PageView("graphs", facts | {"messages": found["messages"]})
+    marks = found["marks"]
+    places = tuple(sorted({one["place"] for one in marks}))
+    charts = [shown_chart(one, _TIMES[period], events=places) for one in found["charts"]]
+    by_name = {one.chart.name: one for one in charts}
+    facts = {
+        "groups": [(name, [by_name[one] for one in names]) for name, names in GROUPS],
+        "period": period,
+        "periods": list(PERIODS),
+        "messages": found["messages"],
+        "trend": trend_text(found["mistakes"]),
+        "last_taught": found["last_taught"],
+        "marks": [
+            (_utc(iso(one["time_s"] * 1_000_000)), _mark_text(one["kind"], one["count"]))
+            for one in marks
+        ],
+    }
+    return PageView("graphs", facts)
 
 
-def _chart(facts: Mapping[str, Any]) -> Chart:
+def trend_text(mistakes: Mapping[str, Mapping[str, float]]) -> str:
+    """Say whether people report more mistakes than before, if that is certain."""
+    week, before = mistakes.get("week"), mistakes.get("before")
+    if week is None:
+        return text("trend.none")
+    share, messages = f"{week['share']:.1f}", number(week["messages"])
+    said = text("trend.week", share=share, messages=messages)
+    if before is None:
+        return said
+    change = (
+        "better" if week["high"] < before["low"] else
+        "worse" if week["low"] > before["high"] else "same"
+    )  # fmt: skip
+    earlier = f"{before['share']:.1f}"
+    return said + " " + text("trend." + change, share=earlier)
+
+
+def _mark_text(kind: str, count: int) -> str:
+    return text("mark." + (kind if count == 1 else f"{kind}.often"), count=count)
+
+
+def shown_chart(
+    facts: Mapping[str, Any],
+    form: str = "",
+    mark: float | None = None,
+    events: tuple[int, ...] = (),
+) -> ShownChart:
+    """Return a chart of the API with its drawings; its places are times if they have a form."""
     series = (
-        ChartSeries(one["name"], one["kind"], tuple(one["values"]), tuple(one.get("low", ())))
+        ChartSeries(
+            one["name"],
+            one["kind"],
+            tuple(one["values"]),
+            tuple(one.get("low", ())),
+            one.get("title", ""),
+        )
         for one in facts["series"]
     )
-    return Chart(facts["name"], facts["unit"], tuple(facts["places"]), tuple(series))
-
-
-def _shown(chart: Chart, form: str) -> ShownChart:
-    timed = chart.name != "log_odds"
+    timed = facts["name"] not in _UNTIMED
+    chart = Chart(
+        facts["name"], facts["unit"], tuple(facts["places"]), tuple(series), mark,
+        events if timed else (),
+    )  # fmt: skip
     places = chart.places
     short = tuple(datetime.fromisoformat(one).strftime(form) for one in places) if timed else places
     words = ChartWords(

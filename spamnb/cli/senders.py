@@ -1,0 +1,159 @@
+"""`spamnb senders`: lists of the senders that recipients always or never want."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spamnb.cli.daemon_client import asking, source_fields
+from spamnb.cli.help import CommandGroup, command
+from spamnb.cli.printing import safe, say, say_json, table, warn
+from spamnb.cli.session import CliSession, pass_session
+
+if TYPE_CHECKING:
+    from spamnb.service.admin.client import AdminClient
+
+EXAMPLES = """
+spamnb senders add --person ann wanted news@example.org   ann always wants this sender
+spamnb senders add --person ann unwanted example.net      ann never wants this domain
+spamnb senders add --domain a.example unwanted b.example  no recipient at a.example wants it
+spamnb senders add wanted partner.example                 all recipients want this domain
+spamnb senders list --person ann                          one list; without options all lists
+spamnb senders remove --person ann news@example.org       the verdict decides again
+"""
+_PLACES = {
+    "list": "spamnb.cli.senders:list_",
+    "add": "spamnb.cli.senders:add",
+    "remove": "spamnb.cli.senders:remove",
+}
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per sender.")
+
+
+def _of(run: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that name a list."""
+    person = click.option("--person", default="", metavar="NAME",
+                          help="The list of this person: an address or a login.")  # fmt: skip
+    domain = click.option("--domain", default="", metavar="DOMAIN",
+                          help="The list for all recipients of this domain.")  # fmt: skip
+    return person(domain(run))
+
+
+@click.group(
+    cls=CommandGroup,
+    places=_PLACES,
+    examples=EXAMPLES,
+    short_help="List wanted and unwanted senders.",
+)
+def senders() -> None:
+    """Lists of the senders that a person, a domain or all recipients want or do not want.
+
+    Mail of a wanted sender is delivered, whatever the verdict is, if a trusted server says that
+    DKIM or SPF passed for the sender's domain (local.authserv_ids); so a forged sender gains
+    nothing. Mail of an unwanted sender is junk.
+
+    The list of a person comes before that of the recipient's domain, and this before the list for
+    all recipients. The files rules.allow and rules.block come before all of them.
+
+    An administrator changes all lists, another user the own one.
+    """
+
+
+@command("List the senders of lists.", EXAMPLES, name="list")
+@_of
+@JSON
+@pass_session
+def list_(session: CliSession, person: str, domain: str, as_json: bool) -> None:
+    """List senders: whose list, wanted or unwanted, sender, time.
+
+    Without options an administrator sees all lists, another user the own one.
+    """
+    with asking(session) as client:
+        answer = client.ask("senders", **_target(client, person, domain))
+    found = [json.loads(line) for line in answer.body.splitlines()]
+    if as_json:
+        for one in found:
+            say_json(one)
+    else:
+        table((_whose(one), one["word"], one["sender"], one["time"]) for one in found)
+    _warn(answer.header)
+
+
+@command("Want senders, or not.", EXAMPLES)
+@click.argument("word", type=click.Choice(["wanted", "unwanted"]), metavar="wanted|unwanted")
+@click.argument("senders", nargs=-1, required=True, metavar="SENDER...")
+@_of
+@JSON
+@pass_session
+def add(
+    session: CliSession,
+    word: str,
+    senders: tuple[str, ...],
+    person: str,
+    domain: str,
+    as_json: bool,
+) -> None:
+    """Add senders to a list, as wanted or unwanted ones; the newest word for a sender counts.
+
+    SENDER is an address, such as news@example.org, or a domain, such as example.org, which stands
+    for its subdomains too. The next message is decided by it.
+    """
+    _change(session, senders, {"word": word}, (person, domain), as_json=as_json)
+
+
+@command("Remove senders from a list.", EXAMPLES)
+@click.argument("senders", nargs=-1, required=True, metavar="SENDER...")
+@_of
+@JSON
+@pass_session
+def remove(
+    session: CliSession, senders: tuple[str, ...], person: str, domain: str, as_json: bool
+) -> None:
+    """Remove senders from a list, so that the next list, or the verdict, decides."""
+    _change(session, senders, {}, (person, domain), as_json=as_json)
+
+
+def _change(
+    session: CliSession,
+    senders: tuple[str, ...],
+    fields: dict[str, str],
+    of: tuple[str, str],
+    *,
+    as_json: bool,
+) -> None:
+    warned: dict[str, Any] = {}
+    with asking(session) as client:
+        target = _target(client, *of)
+        for sender in senders:
+            answer = client.ask("sender", **{"sender": sender} | fields | target).header
+            warned = answer["facts"]
+            _show(answer, as_json=as_json)
+    _warn(warned)
+
+
+def _target(client: AdminClient, person: str, domain: str) -> dict[str, Any]:
+    """Return the fields of the list that is meant; an administrator acts under the own name."""
+    me = source_fields() if client.ask("ping").header["role"] == "admin" else {"channel": "cli"}
+    given = {"person": person, "domain": domain}
+    return me | {name: text for name, text in given.items() if text}
+
+
+def _show(answer: dict[str, Any], *, as_json: bool) -> None:
+    facts = answer["facts"]
+    if as_json:
+        say_json(facts | {"state": answer["state"]})
+        return
+    changed = answer["state"] == "listed"
+    before = f", was {facts['before'] or 'not listed'}" if changed else ", as before"
+    say(safe(f"{_whose(facts)}: {answer['reason']}{before}"))
+
+
+def _whose(facts: dict[str, Any]) -> str:
+    return safe(f"{facts['list']} {facts['owner']}") if facts["owner"] else "all recipients"
+
+
+def _warn(facts: dict[str, Any]) -> None:
+    if facts.get("warning"):
+        warn(facts["warning"])

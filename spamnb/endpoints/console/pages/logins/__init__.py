@@ -1,0 +1,1 @@
+"""The logins of the pages: what a visitor is, and the page that shows all."""

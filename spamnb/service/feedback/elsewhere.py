@@ -1,0 +1,147 @@
+"""Corrections by reference of verdicts that another host of the fleet has given.
+
+A correction that proves nothing here is tried once more with the verdicts of all hosts. If a host
+that may have given the verdict does not answer, a correction without the message waits in the
+outbox, as a question: it is tried again when such a host lives, and refused after a day. A
+correction with the message needs no answer: it is treated as on a host without a fleet.
+
+Reads and writes the outbox. Failure: RefError as `ownership`; LogAwayError if the outbox is full.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
+
+from spamnb.core.mail.domains import same_name
+from spamnb.errors import RefError
+from spamnb.service.engine.clock import now_us
+from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.receipt import Receipt
+from spamnb.service.feedback.ownership import OwnershipCheck, ResolvedMessage
+from spamnb.service.feedback.trust import DAY_US
+from spamnb.service.feedback.types import Answer, Feedback
+from spamnb.service.fleet.fleet_store import FleetStore, Member
+from spamnb.service.fleet.questions import OtherHosts
+from spamnb.service.fleet.waiting import FleetCommitter
+from spamnb.service.limits import TeachingRules
+from spamnb.store.fleet.fleet_log import FRESH_S
+from spamnb.store.fleet.outbox import WaitingQuestion
+
+
+class Elsewhere:
+    """Resolves feedback with the verdicts of all hosts; without a fleet, with those of this one."""
+
+    def __init__(self, model: Filter, rules: TeachingRules) -> None:
+        self._model = model
+        self._rules = rules
+        self._ownership = OwnershipCheck(model, rules)
+        store, committer = model.store, model.committer
+        self._member = store.member if isinstance(store, FleetStore) else None
+        self._outbox = committer.outbox if isinstance(committer, FleetCommitter) else None
+        self._trying = threading.Lock()
+        """held while a question is tried or taken back"""
+
+    def resolve(self, feedback: Feedback) -> ResolvedMessage:
+        """Find the message, and check that the sender may label it."""
+        if self._member is None:
+            return self._ownership.resolve(feedback)
+        with suppress(RefError):
+            resolved = self._ownership.resolve(feedback)
+            if resolved.proven:
+                return resolved
+        return self._resolve_elsewhere(feedback, self._member)
+
+    def _resolve_elsewhere(self, feedback: Feedback, member: Member) -> ResolvedMessage:
+        is_stranger = feedback.trust == "stranger"
+        others = OtherHosts(member, self._model.history, named_only=is_stranger)
+        try:
+            resolved = OwnershipCheck(self._model, self._rules, others).resolve(feedback)
+        except RefError as error:
+            if not others.silent:
+                raise
+            resolved = ResolvedMessage(None, proven=False, reason=str(error))
+        if resolved.proven or feedback.raw or not others.silent or self._outbox is None:
+            return resolved
+        names = tuple(sorted(others.silent))
+        reason = f"another host may have given the verdict: no answer from {_named(names)}"
+        return ResolvedMessage(None, proven=False, reason=reason, silent=names)
+
+    def put(self, feedback: Feedback, resolved: ResolvedMessage) -> Answer:
+        """Let a correction wait for the hosts that did not answer."""
+        assert self._outbox is not None, "only a host of a fleet asks others"
+        fields = {name: value for name, value in asdict(feedback).items() if name != "raw"}
+        question = WaitingQuestion(0, now_us(), resolved.silent, fields)
+        number = self._outbox.put_question(question)
+        receipt = _receipt(feedback, resolved.reason)._replace(waiting=number)
+        return Answer("waiting", receipt, resolved.reason)
+
+    def take_back(self, number: int, feedback: Feedback) -> Receipt | None:
+        """Remove a question of this sender, or any for an admin; None if there is none."""
+        if self._outbox is None:
+            return None
+        with self._trying:
+            question = self._outbox.question(number)
+            asked = _feedback(question) if question else None
+            if asked is None or not (
+                feedback.trust == "admin"
+                or (feedback.user and same_name(asked.user, feedback.user))
+            ):
+                return None
+            self._outbox.remove_question(number)
+            return _receipt(asked, "the waiting correction was taken back")
+
+    def answered(self) -> Iterator[tuple[Feedback, ResolvedMessage]]:
+        """Yield the questions that need not wait any longer; they are removed after their turn.
+
+        LogAwayError while no host can be asked.
+        """
+        if self._outbox is None or self._member is None:
+            return
+        questions = self._outbox.questions()
+        beats = self._member.log.beats() if questions else []
+        answering = {"", *(one.host for one in beats if one.age_s <= FRESH_S)}
+        for question in questions:
+            is_over = now_us() - question.time_us > DAY_US
+            if is_over or answering & set(question.hosts):
+                with self._trying:
+                    if self._outbox.question(question.number) is not None:
+                        resolved = self._tried(question)
+                        if not resolved.silent or is_over:
+                            yield _feedback(question), _final(resolved)
+                            self._outbox.remove_question(question.number)
+                        elif resolved.silent != question.hosts:
+                            self._outbox.put_question(question._replace(hosts=resolved.silent))
+                        # A host that lives and does not answer costs its wait once.
+                        answering -= set(resolved.silent)
+
+    def _tried(self, question: WaitingQuestion) -> ResolvedMessage:
+        try:
+            return self.resolve(_feedback(question))
+        except RefError as error:
+            return ResolvedMessage(None, proven=False, reason=str(error))
+
+
+def _final(resolved: ResolvedMessage) -> ResolvedMessage:
+    """Return what a question has resolved to when it waits no longer."""
+    if not resolved.silent:
+        return resolved
+    reason = f"for a day no answer from {_named(resolved.silent)}, which may know the message"
+    return ResolvedMessage(None, proven=False, reason=reason)
+
+
+def _named(hosts: Iterable[str]) -> str:
+    return ", ".join(filter(None, hosts)) or "the log of the fleet"
+
+
+def _feedback(question: WaitingQuestion) -> Feedback:
+    fields = question.feedback
+    return Feedback(**fields | {"refs": tuple(fields["refs"])})
+
+
+def _receipt(feedback: Feedback, reason: str) -> Receipt:
+    """Return the receipt of a correction whose message is not known yet."""
+    ref, after = next(iter(feedback.refs), ""), feedback.label or None
+    return Receipt(False, 0, "", ref, None, after, reason=reason)

@@ -1,0 +1,75 @@
+"""Verdicts on messages with a label that is not learnt yet: they are as that label says.
+
+In a fleet a correction may have to wait for the log. Until it is learnt, that very message has a
+pin: its label and decision are those that the user expects; only similar messages have to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from spamnb.core.model.correction import decision_margins, matches_label, missing_nats
+from spamnb.core.model.costs import Costs, roles_of
+from spamnb.core.model.decision import decide
+from spamnb.core.model.events import label_key
+from spamnb.core.model.scoring import softmax
+from spamnb.core.model.verdict import Verdict, sides
+
+
+class Pins(Protocol):
+    """The labels that wait, by label key."""
+
+    def pinned(self, keys: Sequence[bytes]) -> Mapping[bytes, int]:
+        """Return the label of each of these label keys that has a pin."""
+
+    def close(self) -> None:
+        """Close the files."""
+
+
+def with_pins(verdicts: list[Verdict], pins: Pins | None, costs: Costs) -> list[Verdict]:
+    """Return these verdicts; those on messages with a pin are as it says."""
+    if pins is None:
+        return verdicts
+    found = pins.pinned([verdict.digest for verdict in verdicts])
+    if not found:
+        return verdicts
+    return [
+        _as_said(verdict, found[verdict.digest], costs) if verdict.digest in found else verdict
+        for verdict in verdicts
+    ]
+
+
+def pinned_verdicts(
+    shared: Verdict,
+    personal: Mapping[int, Verdict],
+    persons: Sequence[int],
+    pins: Pins | None,
+    costs: Costs,
+) -> dict[int, Verdict]:
+    """Return the verdict for each of these persons that has a pin of their own on the message."""
+    if pins is None:
+        return {}
+    keys = {label_key(shared.digest, person): person for person in persons}
+    return {
+        keys[key]: _as_said(personal.get(keys[key], shared), label, costs)
+        for key, label in pins.pinned(list(keys)).items()
+    }
+
+
+def _as_said(verdict: Verdict, label: int, costs: Costs) -> Verdict:
+    """Return the verdict that the user expects who gave this label."""
+    labels, z, roles = verdict.labels, list(verdict.z), roles_of(verdict.labels)
+    if not matches_label(z, label, costs, roles):
+        z[label] += max(missing_nats(z, label, decision_margins(costs)[roles[label]]), 0.0)
+    P, (s, h) = softmax(z), sides(labels, z)
+    return replace(
+        verdict,
+        label=labels[label],
+        probability=P[labels.index("spam") if "spam" in labels else label],
+        log_odds=z[s] - z[h],
+        decision=decide(P, costs, roles),
+        z=tuple(z),
+        reason="",
+    )

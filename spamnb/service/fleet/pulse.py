@@ -1,0 +1,189 @@
+"""`Pulse`: a host tells the others of itself, compares itself with them, and copies the model.
+
+Every few seconds a host records a beat with its position and a fingerprint of all numbers and
+texts. Two hosts with one name are detected by it, clocks that differ, and hosts whose numbers
+differ although they hold the same events: then those that are in the minority stop, and mail goes
+on there. A host also compares its rows with their sum, by a scan. Once a day one host copies its
+model to the server, so that others can join and the log can be cut.
+
+Failure: FleetError if another host has this one's name; LogAwayError.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from spamnb.errors import FleetError, LogAwayError, RefusedError
+from spamnb.service.engine.clock import now_us
+from spamnb.service.fleet.fleet_store import FleetStore, Member, position_of
+from spamnb.service.fleet.snapshot import put_snapshot
+from spamnb.service.telemetry.log import Log, silent
+from spamnb.store.fleet.fleet_log import DAY_S, FRESH_S, Beat, Head
+from spamnb.store.fleet.weights import scan_rows
+
+BEAT_S = 5.0
+_VERSION: str = sys.modules["spamnb"].__version__
+SNAPSHOT_LEASE_S = 600.0
+CLOCK_WARN_S = 60.0
+CLOCK_STOP_S = 3600.0
+SCAN_SHARE = 0.005
+"""of one core, for scans of all rows: a store of 100,000 features is scanned with every beat"""
+
+
+class Pulse:
+    """The beats of one host."""
+
+    def __init__(self, home: Path, store: FleetStore, log: Log = silent) -> None:
+        self.store = store
+        self._home, self._member, self._log = home, store.member, log
+        self._ident = ident_of(home)
+        self._due = -math.inf
+        self._scan_due = -math.inf
+        self._is_told: set[str] = set()
+        self._equal: dict[str, bool] = {}
+        """whether the sums of another host were those of this one where both have been"""
+        self._faults: dict[str, str] = {}
+        """why this host must neither fold nor append"""
+        self._seen: tuple[float, list[BeatingHost]] = (0.0, [])
+
+    def hosts(self) -> list[BeatingHost]:
+        """Return the hosts as they were at the last beat, with their age now."""
+        at, hosts = self._seen
+        gone_s = time.monotonic() - at
+        return [one._replace(age_s=round(one.age_s + gone_s, 1)) for one in hosts]
+
+    def beat(self, waiting: int = 0) -> None:
+        """Beat and look after the others, if it is time; `waiting` is how many corrections wait."""
+        if time.monotonic() < self._due:
+            return
+        with self.store.read() as view:
+            position, sums = position_of(view), self.store.note(view)
+        about = self._member.level, _VERSION, now_us()
+        host = self._member.host
+        beat = Beat(host, self._ident, position.seq, position.chain, sums, *about, waiting)
+        try:
+            keeper_us = self._member.log.beat(beat)
+        except FleetError as error:
+            self._judge("name", str(error))
+            raise
+        self._judge("name", "")
+        self._due = time.monotonic() + BEAT_S
+        self._compare_clocks((beat.clock_us - keeper_us) / 1e6)
+        self._scan()
+        beats, head = self._member.log.beats(), self._member.log.head()
+        self._seen = time.monotonic(), _beating(beats, head)
+        self._compare(beats)
+        fits = head is not None and head.epoch == position.epoch and head.seq >= position.seq
+        if fits and not any(self._faults.values()):
+            self._copy(position.seq)
+
+    def _compare_clocks(self, ahead_s: float) -> None:
+        error = f"the clock of this host differs by {ahead_s:.0f} s from that of the fleet's log"
+        self._judge("clock", error if abs(ahead_s) >= CLOCK_STOP_S else "")
+        if abs(ahead_s) >= CLOCK_WARN_S:
+            self._tell("clock", error, "set the clock: corrections are dated by it")
+        else:
+            self._is_told.discard("clock")
+
+    def _judge(self, what: str, fault: str) -> None:
+        """Stop the host for a fault, or let it go on if this and all others are over."""
+        self._faults[what] = fault
+        self.store.halt(next(filter(None, self._faults.values()), ""))
+
+    def _tell(self, what: str, error: str, hint: str) -> None:
+        """Log something once."""
+        if what not in self._is_told:
+            event = "the fleet needs attention"
+            self._log({"event": event, "level": "warning", "error": error, "hint": hint})
+        self._is_told.add(what)
+
+    def _compare(self, beats: Sequence[Beat]) -> None:
+        """Stop this host if half of the living hosts or more have other sums than it had there."""
+        others = [one for one in beats if one.age_s <= FRESH_S and one.host != self._member.host]
+        for one in others:
+            own = self.store.fingerprints.get((one.seq, one.chain))
+            if own is not None:
+                self._equal[one.host] = own == one.fingerprint
+        differing = [one.host for one in others if not self._equal.get(one.host, True)]
+        if differing and 2 * len(differing) >= len(others) + 1:
+            self._judge("sums", f"this host's sums differ from those of {', '.join(differing)}")
+
+    def _scan(self) -> None:
+        """Stop this host if its rows are not those that it has written: a disk may change them."""
+        if time.monotonic() < self._scan_due:
+            return
+        began = time.thread_time()
+        with self.store.read() as view:
+            sums = view.sums()
+            if sums is not None and sums.rows != scan_rows(view, self.store.recipe):
+                self._judge("rows", "the rows of this host's model were changed on its disk")
+        self._scan_due = time.monotonic() + (time.thread_time() - began) / SCAN_SHARE
+
+    def _copy(self, seq: int) -> None:
+        """Copy the model to the server, if the last copy is a day old and no other host does it."""
+        log = self._member.log
+        if log.snapshot_age_s() < DAY_S or not log.lease(
+            "snapshot", self._member.host, SNAPSHOT_LEASE_S
+        ):
+            return
+        try:
+            size = put_snapshot(self._home, self._member, seq)
+            self._log({"event": "model copied to the fleet's server", "bytes": size})
+        except RefusedError as error:
+            self._tell("copy", str(error), error.hint)
+
+
+class BeatingHost(NamedTuple):
+    """A host as the others see it."""
+
+    host: str
+    seq: int
+    age_s: float
+    level: int
+    version: str
+    fingerprint: str
+    """of its numbers at event `seq`; equal on all hosts with this event"""
+    waiting: int
+    """corrections that wait there"""
+    lag_events: int
+    """how many events of the log it lacked at its last beat"""
+
+    @property
+    def lives(self) -> bool:
+        """Return whether it has beaten just now."""
+        return self.age_s <= FRESH_S
+
+
+def hosts_of(member: Member) -> list[BeatingHost]:
+    """Return the hosts that have ever beaten; none if the log is away."""
+    try:
+        return _beating(member.log.beats(), member.log.head())
+    except LogAwayError:
+        return []
+
+
+def _beating(beats: Sequence[Beat], head: Head | None) -> list[BeatingHost]:
+    return [
+        BeatingHost(
+            one.host, one.seq, round(one.age_s, 1), one.level, one.version, one.fingerprint,
+            one.waiting, max(head.seq - one.seq, 0) if head else 0,
+        )
+        for one in sorted(beats)
+    ]  # fmt: skip
+
+
+def ident_of(home: Path) -> str:
+    """Return a name of this home on this machine since its start; a copy has another one."""
+    found = home.stat()
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
+    except OSError:
+        boot = ""
+    about = f"{found.st_dev} {found.st_ino} {boot}".encode()
+    return blake2b(about, digest_size=8).hexdigest()

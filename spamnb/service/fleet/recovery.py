@@ -1,0 +1,173 @@
+"""Make a lost log anew from a host (`reseed`), and bring a host back whose log went on without it.
+
+`reseed` begins the log where the kept entries of the host begin, and appends them: the other hosts
+find the entries that they lack, if they lack no more than those.
+
+`rejoin` is for a host with entries that the log has lost and no host gave back. The host takes
+the copy of another one, and learns its own lost lessons again: they are in its outbox before that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from spamnb.core.model.events import NO_LABEL, Event, EventKind, no_update
+from spamnb.errors import FleetError, RefusedError
+from spamnb.service.engine.clock import now_us
+from spamnb.service.fleet.fleet_store import SETTLE_S, Member, position_of
+from spamnb.service.fleet.fold import follows, permit_place
+from spamnb.service.fleet.pulse import hosts_of
+from spamnb.service.fleet.snapshot import take_snapshot
+from spamnb.store.contract import Store
+from spamnb.store.fleet.body import MARK_BYTES, decode_body
+from spamnb.store.fleet.fleet_log import Head, LogEntry
+from spamnb.store.fleet.outbox import Lesson, Outbox
+from spamnb.store.fleet.position import FleetPosition
+from spamnb.store.fleet.seal import Place
+
+
+class Reseeded(NamedTuple):
+    """A log that was made anew."""
+
+    seq: int
+    first: int
+    """the first event that the log has; a host that lacks earlier ones joins anew"""
+    silent: tuple[str, ...]
+    """hosts that have taught this fleet, and do not answer: they may have had more events"""
+
+
+def reseed(store: Store, member: Member, *, force: bool = False) -> Reseeded:
+    """Make the log anew at the position of this host; `force` replaces a log that does not fit.
+
+    RefusedError if another host has more events, or the log has this host's.
+    """
+    with store.read() as view:
+        position = position_of(view)
+    links = member.tail.ending(position.seq, position.chain) if member.tail else []
+    hosts = hosts_of(member)
+    better = [one for one in hosts if one.seq > position.seq and one.host != member.host]
+    if better and not force:
+        best = max(better, key=lambda one: one.seq)
+        raise RefusedError(
+            f"{best.host} has event {best.seq}, this host has {position.seq}",
+            hint=f"reseed on {best.host}; with --force here if it is lost",
+        )
+    _clear(member, position, force=force)
+    first = links[0].entry.first if links else position.seq + 1
+    before_first = links[0].before if links else position.chain
+    # Unsettled, so that no host appends before all entries are there.
+    if not member.log.make(Head(position.epoch, first - 1, before_first, settled=False)):
+        raise FleetError("another host has made the log", hint="run `spamnb fleet status`")
+    for before, entry in links:
+        # Another host may give back the same entries.
+        if not member.log.restore(position.epoch, before, entry):
+            now = member.log.head()
+            if now is None or now.seq < entry.last:
+                raise FleetError("the log was made anew by another host, too", hint="try again")
+    member.log.settle(member.host, position.seq, SETTLE_S)
+    alive = {one.host for one in hosts if one.lives} | {member.host}
+    return Reseeded(position.seq, first, tuple(sorted(position.recorded.keys() - alive)))
+
+
+def _clear(member: Member, position: FleetPosition, *, force: bool) -> None:
+    """Remove the log that is there; RefusedError if it has to stay."""
+    head = member.log.head()
+    if head is None:
+        return
+    fits = head.epoch == position.epoch and head.seq >= position.seq
+    if fits and not force:
+        raise RefusedError(
+            f"the log is there, and ends with event {head.seq}",
+            hint="run `spamnb fleet rejoin` on a host that does not fit it",
+        )
+    if not force:
+        raise RefusedError(
+            f"the log is not lost: it ends with event {head.seq} of another history",
+            hint="`spamnb fleet join --force` adopts it here, `fleet reseed --force` replaces it",
+        )
+    member.log.clear()
+
+
+def skip(store: Store, member: Member, last: int) -> LogEntry:
+    """Make the entry that ends with event `last` empty for all hosts that have not applied it.
+
+    RefusedError if it is not the one at which this host has stopped.
+    """
+    with store.read() as view:
+        position = position_of(view)
+    entry = next(iter(member.log.entries(position.seq)), None)
+    if entry is None or entry.last != last or not follows(entry, position):
+        raise RefusedError(
+            f"this host has event {position.seq}, and did not stop at the entry with event {last}",
+            hint="run it on a host that does not go on; its status names the event",
+        )
+    permit = member.sealer.seal(str(now_us()).encode(), permit_place(entry, position))
+    member.log.skip(last, permit)
+    return entry
+
+
+class Rejoined(NamedTuple):
+    """What became of the lessons of a host that has joined again."""
+
+    again: int
+    """lessons that wait to be learnt again"""
+    lost: int
+    """events of this host that cannot be repeated: imports, expiries"""
+
+
+def rejoin(home: Path, store: Store, member: Member) -> Rejoined:
+    """Take the copy of another host, and learn again what the log has lost of this host.
+
+    The store is closed by it.
+    """
+    with store.read() as view:
+        position = position_of(view)
+    head = member.log.head()
+    if head is not None and head.epoch != position.epoch:
+        # The new history has what this host has appended, but for what was taken out of it.
+        raise RefusedError("the log has another history", hint="run `spamnb fleet join --force`")
+    recorded = member.log.recorded(member.host)
+    links = member.tail.ending(position.seq, position.chain) if member.tail else []
+    own = [link.entry for link in links if link.entry.host == member.host]
+    found = [_lessons(entry, position, member, recorded) for entry in own if entry.upto > recorded]
+    lost = list(chain.from_iterable(found))
+    lessons = [lesson for lesson in lost if lesson is not None]
+    outbox = Outbox(home, member.outbox_bytes)
+    try:
+        known = {(one.event.time_us, one.event.label_key) for one in outbox.first(1 << 62)}
+        new = [one for one in lessons if (one.event.time_us, one.event.label_key) not in known]
+        if new:
+            outbox.put(new)
+    finally:
+        outbox.close()
+    store.close()
+    take_snapshot(home, member, overwrite=True)
+    return Rejoined(len(lessons), len(lost) - len(lessons))
+
+
+def _lessons(
+    entry: LogEntry, position: FleetPosition, member: Member, recorded: int
+) -> Iterator[Lesson | None]:
+    """Yield the lessons of an entry that the log has not had; None for what is no lesson."""
+    place = Place(position.epoch, entry.host, entry.first, entry.last, entry.upto)
+    body = decode_body(entry.first, member.sealer.open(entry.body, place))
+    counted = range(entry.upto - len(body.events) + 1, entry.upto + 1)
+    for count, event in zip(counted, body.events, strict=True):
+        if count > recorded:
+            again = _again(event)
+            yield again and Lesson(again, body.words, os.urandom(MARK_BYTES), again=event.immediate)
+
+
+def _again(event: Event) -> Event | None:
+    """Return what gives the message of an event its label again; None if it has none."""
+    if not event.digest:
+        return None
+    nothing = no_update(len(event.ids), event.delta.steps.shape[1])
+    kind = EventKind.FORGET if event.after == NO_LABEL else EventKind.LEARN
+    return event._replace(
+        kind=kind, before=NO_LABEL, previous=0, undoes=0, delta=nothing, net_update=nothing
+    )

@@ -1,0 +1,314 @@
+"""`FleetCommitter`: lessons of a host wait in its outbox while the log of the fleet is away.
+
+A lesson is learnt at once if the log takes it; otherwise it is stored in the outbox, durably, and
+its receipt says `waiting`. While any lesson waits, later ones wait behind it, so the log gets them
+in the order in which they were given. `learn_waiting` learns them when the log is back.
+
+Each lesson is learnt once, wherever the process ends. An entry of the log has the mark of its last
+lesson, and every host knows the mark of its own last entry (`Recorded`). A lesson that the outbox
+still has, but whose mark is there, is in the log. If it is unknown whether the log has a
+transaction, its lessons get its mark, and are in the log together or not at all.
+
+Failure: LogAwayError if the outbox is full too, and for bulk changes, which do not wait.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from spamnb.core.features.extract import Words
+from spamnb.core.model.events import NO_LABEL, Event, EventKind, Recipe, label_key, no_update
+from spamnb.errors import FleetError, LogAwayError, RefError, RefusedError, StoreError
+from spamnb.service.engine.group_commit import Committer
+from spamnb.service.engine.learner import Learner
+from spamnb.service.engine.receipt import Receipt
+from spamnb.service.engine.requests import (
+    BulkLoad,
+    Example,
+    Forget,
+    Learn,
+    Source,
+    TrainingRequest,
+    Undo,
+)
+from spamnb.service.engine.words import MergedWords
+from spamnb.service.fleet.fleet_store import FleetStore, InDoubtError, position_of
+from spamnb.service.telemetry.log import Log, silent
+from spamnb.store.contract import ReadView, WriteView
+from spamnb.store.fleet.body import MARK_BYTES
+from spamnb.store.fleet.outbox import Lesson, Outbox
+
+if TYPE_CHECKING:
+    from spamnb.service.engine.filter import Filter
+
+LEARNT_TOGETHER = 64
+"""lessons in one transaction: more need less CPU time each, and keep other hosts waiting"""
+OLDER_US = 60_000_000
+"""how much older than the last event an event may be"""
+RETRY_S = 5.0
+"""A lesson tries the log itself if nothing else has tried for so long."""
+_NO_WORDS = Words(np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.uint8), b"")
+
+
+class FleetCommitter(Committer):
+    """`Committer` of a host in a fleet."""
+
+    def __init__(
+        self, store: FleetStore, learner: Learner, outbox: Outbox, log: Log = silent
+    ) -> None:
+        super().__init__(store, learner)
+        self.fleet = store
+        self.outbox = outbox
+        self._log = log
+        self._due = 0.0
+        """when a lesson may try the log again"""
+
+    # -- lessons --------------------------------------------------------------------------------
+
+    def _learnt(self, requests: Sequence[TrainingRequest], *, scored: bool) -> list[Receipt]:
+        mark = os.urandom(MARK_BYTES)
+        try:
+            self._learn_first()
+            return self._run(requests, mark, scored=scored)
+        except (LogAwayError, FleetError) as error:
+            if any(isinstance(request, BulkLoad) for request in requests):
+                raise
+            with self.fleet.read() as view:
+                if view.position() is None:
+                    raise
+                return self._put(view, requests, mark, error)
+
+    def _run(
+        self, requests: Sequence[TrainingRequest], mark: bytes, *, scored: bool
+    ) -> list[Receipt]:
+        receipts = self.fleet.transact(
+            lambda view: self.learner.run(view, _dated(view, requests), scored=scored), mark
+        )
+        self.learner.committed()
+        return receipts
+
+    def _learn_first(self) -> None:
+        """Learn some of what waits; LogAwayError while anything is left, which comes first."""
+        if not self.outbox.first(1):
+            return
+        if time.monotonic() >= self._due:
+            self._learn_some()
+            if not self.outbox.first(1):
+                return
+        raise LogAwayError("earlier corrections wait for the log of the fleet")
+
+    def _put(
+        self,
+        view: ReadView,
+        requests: Sequence[TrainingRequest],
+        mark: bytes,
+        error: StoreError,
+    ) -> list[Receipt]:
+        self._due = time.monotonic() + RETRY_S
+        if not self.outbox.first(1):
+            event = "corrections wait for the fleet's log"
+            self._log({"event": event, "level": "warning", "error": str(error), "hint": error.hint})
+        recipe, together = self.fleet.recipe, isinstance(error, InDoubtError)
+        lessons = self.outbox.put([
+            _lesson(recipe, request, mark if together else os.urandom(MARK_BYTES))
+            for request in requests
+        ])  # fmt: skip
+        return [_waiting(recipe, view, lesson) for lesson in lessons]
+
+    def take_back(self, number: int) -> Receipt:
+        """Undo a lesson while it waits; RefError if it does not."""
+        with self.committing:
+            lesson = self.outbox.take_back(number)
+        if lesson is None:
+            raise RefError(
+                f"no correction waits under the number {number}",
+                hint="if it is learnt by now, undo its event: see `spamnb journal`",
+            )
+        with self.fleet.read() as view:
+            waiting = _waiting(self.fleet.recipe, view, lesson)
+        reason = "the waiting correction was taken back"
+        return waiting._replace(waiting=0, after=waiting.before, reason=reason)
+
+    # -- learning them --------------------------------------------------------------------------
+
+    def learn_waiting(self) -> int:
+        """Learn what waits, in order; return how many lessons were learnt or refused."""
+        done = 0
+        while self.outbox.first(1):
+            with self.committing:
+                done += self._learn_some()
+        if done:
+            self._log({"event": "waiting corrections learnt", "corrections": done})
+        return done
+
+    def _learn_some(self) -> int:
+        """Learn the oldest lessons; other threads may put new ones behind them in between."""
+        try:
+            lessons, receipts = self._learnt_some(LEARNT_TOGETHER)
+        except StoreError:
+            self._due = time.monotonic() + RETRY_S
+            raise
+        self.outbox.remove(lessons)
+        self._report(receipts)
+        return len(lessons)
+
+    def _learnt_some(self, most: int) -> tuple[list[Lesson], list[Receipt]]:
+        lessons = self.outbox.first(most)
+        try:
+            return lessons, self._learn(lessons) if lessons else []
+        except RefusedError as error:
+            # One of them would overflow a number, or all are too large for one entry.
+            if len({lesson.mark for lesson in lessons}) > 1:
+                return self._learnt_some(1)
+            return lessons, [_refused(lesson, error) for lesson in lessons]
+
+    def _learn(self, lessons: list[Lesson]) -> list[Receipt]:
+        host = self.fleet.host
+
+        def run(view: WriteView) -> list[Receipt]:
+            requests = list(_requests(view, lessons, position_of(view).of(host).mark))
+            return self.learner.run(view, _dated(view, requests), scored=False)
+
+        receipts = self.fleet.transact(run, lessons[-1].mark)
+        self.learner.committed()
+        return receipts
+
+    def _report(self, receipts: Sequence[Receipt]) -> None:
+        for receipt in receipts:
+            if receipt.error is not None:
+                error: object = str(receipt.error)
+                self._log(
+                    {"event": "waiting correction refused", "level": "warning"}
+                    | {"digest": receipt.digest, "error": error}
+                )
+
+
+def _dated(view: ReadView, requests: Sequence[TrainingRequest]) -> list[TrainingRequest]:
+    """Return requests that are at most a minute older than the last event.
+
+    Hosts differ in their clocks, and lessons wait; expiry and quotas read the journal by time.
+    """
+    last = view.event(view.totals().last_seq)
+    least = last.time_us - OLDER_US if last else 0
+    return [
+        request if request.time_us >= least else request._replace(time_us=least)
+        for request in requests
+    ]
+
+
+def learn_alone(model: Filter, outbox: Outbox) -> int:
+    """Learn what waits on a host that has left its fleet; return how many lessons."""
+    done = 0
+    while lessons := outbox.first(LEARNT_TOGETHER):
+        model.teach([_request(lesson) for lesson in lessons if not lesson.undone])
+        outbox.remove(lessons)
+        done += len(lessons)
+    return done
+
+
+def _requests(view: ReadView, lessons: Sequence[Lesson], mark: str) -> Iterator[TrainingRequest]:
+    """Yield what is to be learnt, given the mark of the host's last entry in the log."""
+    marks = [lesson.mark.hex() for lesson in lessons]
+    known = len(marks) - marks[::-1].index(mark) if mark in marks else 0
+    for lesson in lessons[:known]:
+        if lesson.undone and (event := _event_of(view, lesson)) is not None:
+            wanted = lesson.event
+            yield Undo(event.seq, Source(wanted.user, wanted.channel), wanted.time_us)
+    yield from (_request(lesson) for lesson in lessons[known:] if not lesson.undone)
+
+
+def _event_of(view: ReadView, lesson: Lesson) -> Event | None:
+    """Return the event that a lesson has become, unless a later one has replaced it."""
+    wanted = lesson.event
+    live = view.live(wanted.label_key) if wanted.digest else None
+    event = view.event(live.seq) if live else None
+    fields = wanted.user, wanted.channel, wanted.after
+    is_it = event is not None and (event.user, event.channel, event.after) == fields
+    return event if is_it else None
+
+
+class _About(NamedTuple):
+    """What the event of a lesson says of its message."""
+
+    kind: EventKind
+    example: Example
+    label: int = NO_LABEL
+    undoes: int = 0
+
+
+def _about(recipe: Recipe, request: TrainingRequest) -> _About:
+    nothing = tuple(np.zeros(0, np.uint64) for _ in range(recipe.groups))
+    if isinstance(request, Learn):
+        return _About(EventKind.LEARN, request.example, request.label)
+    if isinstance(request, Forget):
+        return _About(EventKind.FORGET, Example(request.digest, "", nothing))
+    assert isinstance(request, Undo), "bulk changes do not wait"
+    return _About(EventKind.UNDO, Example(b"", "", nothing), undoes=request.event)
+
+
+def _lesson(recipe: Recipe, request: TrainingRequest, mark: bytes) -> Lesson:
+    about, source = _about(recipe, request), request.source
+    example, update = about.example, no_update(recipe.groups, len(recipe.labels))
+    event = Event(
+        seq=0,
+        kind=about.kind,
+        time_us=request.time_us,
+        user=source.user,
+        channel=source.channel,
+        digest=example.digest,
+        message_id=example.message_id,
+        before=NO_LABEL,
+        after=about.label,
+        previous=0,
+        ids=example.ids,
+        delta=update,
+        net_update=update,
+        times=example.times if recipe.occurrences else None,
+        undoes=about.undoes,
+        immediate=source.immediate,
+        weight=source.weight,
+        person=source.person,
+    )
+    words = _NO_WORDS
+    if example.words is not None and recipe.vocabulary:
+        words = example.words.words(np.unique(np.concatenate(example.ids)))
+    return Lesson(event, words, mark, again=isinstance(request, Learn) and request.again)
+
+
+def _request(lesson: Lesson) -> TrainingRequest:
+    event = lesson.event
+    source = Source(event.user, event.channel, event.weight, event.immediate, event.person)
+    if event.kind is EventKind.LEARN:
+        words = MergedWords([lesson.words])
+        example = Example(event.digest, event.message_id, event.ids, event.times, words)
+        return Learn(example, event.after, source, event.time_us, again=lesson.again)
+    if event.kind is EventKind.FORGET:
+        return Forget(event.digest, source, event.time_us)
+    return Undo(event.undoes, source, event.time_us)
+
+
+def _waiting(recipe: Recipe, view: ReadView, lesson: Lesson) -> Receipt:
+    """Return the receipt of a lesson that waits."""
+    event = lesson.event
+    live = view.live(label_key(event.digest, event.person)) if event.digest else None
+    before = live.label if live else NO_LABEL
+    return Receipt(
+        changed=False,
+        event=0,
+        digest=event.digest.hex(),
+        message_id=event.message_id,
+        before=None if before == NO_LABEL else recipe.labels[before],
+        after=None if event.after == NO_LABEL else recipe.labels[event.after],
+        reason="the log of the fleet is away; it is learnt when the log is back",
+        waiting=lesson.number,
+    )
+
+
+def _refused(lesson: Lesson, error: RefusedError) -> Receipt:
+    event = lesson.event
+    return Receipt(False, 0, event.digest.hex(), event.message_id, None, None, error=error)

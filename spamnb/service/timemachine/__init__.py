@@ -1,0 +1,1 @@
+"""Another state of the model: a preview in a process of its own, and the exchange of the models."""

