@@ -17,6 +17,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import make_msgid
@@ -40,7 +41,6 @@ from spamnb.store.files import durable_write, make_folder, refused
 MOST_DIGESTS: Final = 2_000
 """of one round; a sender that guesses addresses of this site makes one for each"""
 _DAY_S: Final = 86_400
-_DAY_US: Final = _DAY_S * 1_000_000
 _TAKEN: Final = 2
 
 
@@ -92,15 +92,23 @@ class DigestRound:
         return replace(self, trying="", done=(*self.done, user), late=others)
 
     def next_round(self, day: str, newest: str, now_s: float) -> DigestRound:
-        """Return the round of another day: it has what each user missed."""
+        """Return the round of another day: it has what each user missed.
+
+        The first round of all covers one day.
+        """
         if self.finished:
             since, own = self.until, {user: self.since_of(user) for user in self.late}
         else:
-            since = self.since
+            since = self.since if self.day else _id_at(now_s - _DAY_S)
             own = {**self.own_since, **dict.fromkeys(self.done, self.until)}
-        oldest = time.strftime("%Y%m%dT", time.gmtime(now_s - _OWED_DAYS * _DAY_S))
+        oldest = _id_at(now_s - _OWED_DAYS * _DAY_S)
         own = {user: max(at, oldest) for user, at in own.items()}
         return DigestRound(day, since, max(since, self.until, newest), own_since=own)
+
+
+def _id_at(at_s: float) -> str:
+    """The beginning of the IDs of messages that came in this second."""
+    return time.strftime("%Y%m%dT%H%M%S", time.gmtime(at_s))
 
 
 class DigestSending(NamedTuple):
@@ -143,8 +151,7 @@ class Digests:
         return self._send_all(sending, current, now_s)
 
     def _send_all(self, sending: DigestSending, current: DigestRound, now_s: float) -> int:
-        oldest_us = 0 if current.since else int(now_s * 1_000_000) - _DAY_US
-        waiting = _waiting(sending, current, oldest_us)
+        waiting = _waiting(sending, current)
         sent = 0
         if len(waiting) > MOST_DIGESTS:
             self._log(
@@ -231,13 +238,13 @@ class Digests:
 
 
 def _waiting(
-    sending: DigestSending, current: DigestRound, oldest_us: int
+    sending: DigestSending, current: DigestRound
 ) -> Mapping[str, list[QuarantinedMessage]]:
     """The messages that a round covers, by recipient of this site."""
     rules = sending.site.config.teaching
     logins = frozenset(map(rules.mailbox, sending.logins))
     found: dict[str, list[QuarantinedMessage]] = {}
-    for entry in _covered(sending.site, current, oldest_us):
+    for entry in _covered(sending.site, current):
         users = {rules.mailbox(entry.names[at]) for at in entry.open}
         for user in users:
             is_here = user in logins or domain_of(user) in rules.served
@@ -247,18 +254,12 @@ def _waiting(
     return found
 
 
-def _covered(
-    site: ConsoleSite, current: DigestRound, oldest_us: int
-) -> Iterator[QuarantinedMessage]:
+def _covered(site: ConsoleSite, current: DigestRound) -> Iterator[QuarantinedMessage]:
     since = min([current.since, *current.own_since.values()])
     for name in site.quarantine.ids():
         if since < name <= current.until:
-            try:
-                entry = site.quarantine.get(name)
-            except (RefError, StoreDamagedError):
-                continue
-            if entry.time_us >= oldest_us:
-                yield entry
+            with suppress(RefError, StoreDamagedError):
+                yield site.quarantine.get(name)
 
 
 def _off_url(sending: DigestSending, user: str, now_s: float) -> str:
