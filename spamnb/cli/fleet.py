@@ -160,7 +160,7 @@ def reseed(session: CliSession, force: bool) -> None:
     """
     from spamnb.service.fleet.recovery import reseed as make
 
-    with _opened(session, readonly=True) as (model, member):
+    with _opened(session, readonly=not force) as (model, member):
         found = make(model.store, member, force=force)
     say(f"the log has the events {found.first} to {found.seq}")
     if found.silent:

@@ -41,6 +41,14 @@ def train_bogofilter(place):
         subprocess.run(command, input=names.encode(), check=True)
 
 
+def train_spamassassin(place):
+    for label in ("ham", "spam"):
+        command = ["sa-learn", f"--{label}", place / label]
+        subprocess.run(
+            command, env=environment(HOME=str(place)), stdout=subprocess.DEVNULL, check=True
+        )
+
+
 @pytest.mark.parametrize("section", STARTS)
 def test_the_commands_of_each_start_work(place, section):
     """Each command succeeds from top to bottom; those of a filter that is missing are left out."""
@@ -48,6 +56,8 @@ def test_the_commands_of_each_start_work(place, section):
         if shutil.which("bogofilter") is None:
             pytest.skip("bogofilter is not installed")
         train_bogofilter(place)
+    if section == "SpamAssassin" and shutil.which("sa-learn"):
+        train_spamassassin(place)
     if section == "Side by side":
         spamnb(place / "home", "train", place / "ham", place / "spam")
     lines = commands("switching.md", section)

@@ -229,9 +229,12 @@ def test_missing_recipient_limit_is_reported(site):
         client.mail("news@letters.example.net")
         assert [client.rcpt(reader)[0] for reader in READERS] == [250, 250]
         assert [client.data(newsletter(200))[0], client.getreply()[0]] == [250, 250]
-    status = json.loads(site.daemon.spamnb("status", "--json"))
-    assert status["counters"]["mailboxes_together"] == 1
-    assert any("lmtp_destination_recipient_limit" in one for one in status["warnings"])
+
+    def status():
+        return json.loads(site.daemon.spamnb("status", "--json"))
+
+    until(lambda: status()["counters"]["mailboxes_together"] == 1, "the worker's report")
+    assert any("lmtp_destination_recipient_limit" in one for one in status()["warnings"])
     result = site.doctor()
     assert result.names("broken") == ["persons"]
     assert "lmtp_destination_recipient_limit = 1" in result.checks["persons"]["todo"]

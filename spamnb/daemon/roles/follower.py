@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from typing import ClassVar
 
 from spamnb.daemon.roles.model_holder import ModelHolder
 from spamnb.errors import LogAwayError, SpamnbError
@@ -25,28 +26,28 @@ from spamnb.store.fleet.outbox import OutboxState
 
 WAIT_S = 1.0
 """for the first new entry: the longest pause before the thread sees that it has to stop"""
-
-
 ASK_AGAIN_S = 5.0
 """between two attempts to ask other hosts"""
 
 
-class Answerer:
-    """Answers the questions of other hosts."""
+class _FleetThread:
+    """A thread of a host in a fleet, which goes on after faults."""
+
+    name: ClassVar[str]
 
     def __init__(self, holder: ModelHolder) -> None:
         self._holder = holder
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="answerer", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._fault = ""
 
     def start(self) -> None:
-        """Answer from now on, if the host is in a fleet."""
+        """Begin, if the host is in a fleet."""
         if self._holder.config.fleet is not None:
             self._thread.start()
 
     def stop(self, wait_s: float) -> bool:
-        """Stop after the current question; return False if that took too long."""
+        """Stop after the current step; return False if that took too long."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(wait_s)
@@ -54,59 +55,64 @@ class Answerer:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            pause_s = WAIT_S
             try:
-                self._answer()
-                self._fault = ""
-            except LogAwayError:
-                # The follower tells it.
-                self._stop.wait(WAIT_S)
+                pause_s = self._step()
+                self._succeeded()
             except SpamnbError as error:
                 if str(error) != self._fault:
-                    event = "a question of another host is not answered"
-                    self._holder.config.log(
-                        {"event": event, "level": "warning", "error": str(error)}
-                    )
+                    self._log_fault(error)
                 self._fault = str(error)
-                self._stop.wait(WAIT_S)
             except Exception as error:  # noqa: BLE001 - the thread must outlive a bug
-                incident(self._holder.config.log, "answerer", error)
-                self._stop.wait(WAIT_S)
+                incident(self._holder.config.log, self.name, error)
+            self._stop.wait(pause_s)
 
-    def _answer(self) -> None:
+    def _step(self) -> float:
+        """Do what is due; return the pause until the next step."""
+        raise NotImplementedError
+
+    def _succeeded(self) -> None:
+        self._fault = ""
+
+    def _log_fault(self, error: SpamnbError) -> None:
+        """Log a fault; repetitions are not logged."""
+        raise NotImplementedError
+
+
+class Answerer(_FleetThread):
+    """Answers the questions of other hosts."""
+
+    name = "answerer"
+
+    def _step(self) -> float:
         with self._holder.service() as service:
             store = service.model.store
             if not isinstance(store, FleetStore):
-                self._stop.wait(WAIT_S)
-            else:
+                return WAIT_S
+            # The follower reports a log that is away.
+            with suppress(LogAwayError):
                 answer_next(store.member, service.model.history, WAIT_S)
+                return 0.0
+            return WAIT_S
+
+    def _log_fault(self, error: SpamnbError) -> None:
+        event = "a question of another host is not answered"
+        self._holder.config.log({"event": event, "level": "warning", "error": str(error)})
 
 
-class Follower:
+class Follower(_FleetThread):
     """Keeps the model of this host at the head of the log."""
 
+    name = "follower"
+
     def __init__(self, holder: ModelHolder) -> None:
-        self._holder = holder
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
-        self._fault = ""
+        super().__init__(holder)
         self._folded = 0
         self._ask_due = 0.0
         self._pulse: Pulse | None = None
         self._host = ""
         self._current = time.monotonic()
         """when this host was last known to have all entries"""
-
-    def start(self) -> None:
-        """Follow from now on, if the host is in a fleet."""
-        if self._holder.config.fleet is not None:
-            self._thread.start()
-
-    def stop(self, wait_s: float) -> bool:
-        """Stop after the current fold; return False if that took too long."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(wait_s)
-        return not self._thread.is_alive()
 
     def facts(self) -> Facts:
         """Return what `status` tells of the fleet."""
@@ -128,21 +134,12 @@ class Follower:
         oldest_s = round(max(now_us() - state.oldest_us, 0) / 1e6) if state.lessons else 0
         return {"waiting": state.lessons, "waiting_bytes": state.bytes, "waiting_s": oldest_s}
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            pause_s = WAIT_S
-            try:
-                pause_s = self._follow()
-                if self._fault:
-                    self._holder.config.log({"event": "the fleet's log answers again"})
-                self._fault = ""
-            except SpamnbError as error:
-                self._failed(str(error), error.hint)
-            except Exception as error:  # noqa: BLE001 - the thread must outlive a bug
-                incident(self._holder.config.log, "follower", error)
-            self._stop.wait(pause_s)
+    def _succeeded(self) -> None:
+        if self._fault:
+            self._holder.config.log({"event": "the fleet's log answers again"})
+        super()._succeeded()
 
-    def _follow(self) -> float:
+    def _step(self) -> float:
         """Fold what is new; return the pause until the next fold, which gathers entries."""
         with self._holder.service() as service:
             store = service.model.store
@@ -176,10 +173,8 @@ class Follower:
         self._host = store.host
         self._pulse.beat(waiting)
 
-    def _failed(self, fault: str, hint: str) -> None:
-        if fault != self._fault:
-            event = "the fleet's log is not followed"
-            self._holder.config.log(
-                {"event": event, "level": "warning", "error": fault, "hint": hint}
-            )
-        self._fault = fault
+    def _log_fault(self, error: SpamnbError) -> None:
+        event = "the fleet's log is not followed"
+        self._holder.config.log(
+            {"event": event, "level": "warning", "error": str(error), "hint": error.hint}
+        )

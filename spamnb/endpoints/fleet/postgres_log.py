@@ -36,6 +36,7 @@ from spamnb.store.fleet.fleet_log import (
     ASKED_S,
     DAY_S,
     FRESH_S,
+    SNAPSHOT_S,
     Asked,
     Beat,
     Draft,
@@ -45,9 +46,6 @@ from spamnb.store.fleet.fleet_log import (
     outcome_of,
 )
 from spamnb.store.fleet.position import next_chain
-
-SNAPSHOT_S = 2 * DAY_S
-"""how long a snapshot is kept"""
 
 Row = tuple[Any, ...]
 

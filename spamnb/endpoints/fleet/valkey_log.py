@@ -36,6 +36,7 @@ from spamnb.store.fleet.fleet_log import (
     ASKED_S,
     DAY_S,
     FRESH_S,
+    SNAPSHOT_S,
     Asked,
     Beat,
     Draft,
@@ -45,8 +46,6 @@ from spamnb.store.fleet.fleet_log import (
 )
 
 LONGEST_WAIT_S = 5.0
-SNAPSHOT_S = 2 * 86_400
-"""how long a snapshot is kept"""
 _DURABLE = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
 
 Result = TypeVar("Result")

@@ -52,7 +52,7 @@ def begin(store: Store, member: Member) -> FleetPosition:
 
     The position is stored first: if this is interrupted, the next call makes the log.
     """
-    position = store.transact(_begun)
+    position = store.transact(first_position)
     if position.chain != START and member.log.head() is None:
         raise FleetError(
             "this host is in a fleet, whose log is lost", hint="see `spamnb fleet reseed`"
@@ -70,7 +70,8 @@ def begin(store: Store, member: Member) -> FleetPosition:
     return position
 
 
-def _begun(view: WriteView) -> FleetPosition:
+def first_position(view: WriteView) -> FleetPosition:
+    """Give a model that follows no log the first position of a history; return its position."""
     position = view.position()
     if position is None:
         last_seq = view.totals().last_seq

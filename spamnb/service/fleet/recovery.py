@@ -18,6 +18,7 @@ from typing import NamedTuple
 from spamnb.core.model.events import NO_LABEL, Event, EventKind, no_update
 from spamnb.errors import FleetError, RefusedError
 from spamnb.service.engine.clock import now_us
+from spamnb.service.fleet.administration import first_position
 from spamnb.service.fleet.fleet_store import SETTLE_S, Member, position_of
 from spamnb.service.fleet.fold import follows, permit_place
 from spamnb.service.fleet.pulse import hosts_of
@@ -43,10 +44,13 @@ class Reseeded(NamedTuple):
 def reseed(store: Store, member: Member, *, force: bool = False) -> Reseeded:
     """Make the log anew at the position of this host; `force` replaces a log that does not fit.
 
+    With `force` a model without a position, whose change was interrupted, begins a new history.
     RefusedError if another host has more events, or the log has this host's.
     """
     with store.read() as view:
-        position = position_of(view)
+        position = view.position() if force else position_of(view)
+    if position is None:
+        position = store.transact(first_position)
     links = member.tail.ending(position.seq, position.chain) if member.tail else []
     hosts = hosts_of(member)
     better = [one for one in hosts if one.seq > position.seq and one.host != member.host]
@@ -56,11 +60,16 @@ def reseed(store: Store, member: Member, *, force: bool = False) -> Reseeded:
             f"{best.host} has event {best.seq}, this host has {position.seq}",
             hint=f"reseed on {best.host}; with --force here if it is lost",
         )
-    _clear(member, position, force=force)
+    old = member.log.head()
+    _refuse_loss(old, position, force=force)
+    if old is not None:
+        member.log.clear()
+    level = old.level if old else 1
     first = links[0].entry.first if links else position.seq + 1
     before_first = links[0].before if links else position.chain
     # Unsettled, so that no host appends before all entries are there.
-    if not member.log.make(Head(position.epoch, first - 1, before_first, settled=False)):
+    head = Head(position.epoch, first - 1, before_first, settled=False, level=level)
+    if not member.log.make(head):
         raise FleetError("another host has made the log", hint="run `spamnb fleet status`")
     for before, entry in links:
         # Another host may give back the same entries.
@@ -73,23 +82,19 @@ def reseed(store: Store, member: Member, *, force: bool = False) -> Reseeded:
     return Reseeded(position.seq, first, tuple(sorted(position.recorded.keys() - alive)))
 
 
-def _clear(member: Member, position: FleetPosition, *, force: bool) -> None:
-    """Remove the log that is there; RefusedError if it has to stay."""
-    head = member.log.head()
-    if head is None:
+def _refuse_loss(head: Head | None, position: FleetPosition, *, force: bool) -> None:
+    """Raise RefusedError if the log that is there has to stay."""
+    if head is None or force:
         return
-    fits = head.epoch == position.epoch and head.seq >= position.seq
-    if fits and not force:
+    if head.epoch == position.epoch and head.seq >= position.seq:
         raise RefusedError(
             f"the log is there, and ends with event {head.seq}",
             hint="run `spamnb fleet rejoin` on a host that does not fit it",
         )
-    if not force:
-        raise RefusedError(
-            f"the log is not lost: it ends with event {head.seq} of another history",
-            hint="`spamnb fleet join --force` adopts it here, `fleet reseed --force` replaces it",
-        )
-    member.log.clear()
+    raise RefusedError(
+        f"the log is not lost: it ends with event {head.seq} of another history",
+        hint="`spamnb fleet join --force` adopts it here, `fleet reseed --force` replaces it",
+    )
 
 
 def skip(store: Store, member: Member, last: int) -> LogEntry:

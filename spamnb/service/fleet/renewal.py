@@ -4,8 +4,9 @@ Such a change is no event that the other hosts could fold. It begins a new histo
 closed, this host changes its model, makes the log anew from it, and puts a copy on the server.
 The other hosts score by their old model until they have joined; corrections wait there.
 
-A host that is stopped in between leaves a closed log: `spamnb fleet reseed --force` opens it again
-with the model that the host has.
+If the change fails, the log is opened again: with the old history if the model is as it was, else
+with a new one. A host that is killed in between leaves a closed log: `spamnb fleet reseed --force`
+opens it again with the model that the host has.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from spamnb.errors import LogAwayError
+from spamnb.errors import FleetError, LogAwayError, SpamnbError
 from spamnb.service.fleet.fleet_store import FleetStore, Member
 from spamnb.service.fleet.snapshot import put_snapshot
 from spamnb.store.contract import WriteView
@@ -50,10 +51,12 @@ def renewing(home: Path, member: Member) -> Iterator[bool]:
         return
     try:
         yield folded > 0
-        begin = _begin(home, before, epoch)
-    except BaseException:
-        member.log.renew(epoch, before.seq, before.epoch)
-        raise
+    finally:
+        _open(home, member, before, epoch)
+
+
+def _open(home: Path, member: Member, before: FleetPosition, epoch: str) -> None:
+    begin = _begin(home, before, epoch)
     if begin is None:
         member.log.renew(epoch, before.seq, before.epoch)
         return
@@ -62,7 +65,13 @@ def renewing(home: Path, member: Member) -> Iterator[bool]:
     member.log.make(Head(epoch, begin.seq, START, level=old.level if old else 1))
     if member.tail is not None:
         member.tail.clear()
-    put_snapshot(home, member, begin.seq)
+    try:
+        put_snapshot(home, member, begin.seq)
+    except SpamnbError as error:
+        raise FleetError(
+            f"a new history of the fleet begins, but its copy is not on the server: {error}",
+            hint="run `spamnb fleet snapshot` here, then `spamnb fleet join --force` on all others",
+        ) from error
 
 
 def _close(home: Path, member: Member, epoch: str) -> tuple[FleetPosition | None, int]:

@@ -35,6 +35,8 @@ MOST_BYTES = 8 << 20
 FRESH_S = 15.0
 """A beat proves for so long that its host lives; a report of `settle` counts for so long."""
 DAY_S = 86_400.0
+SNAPSHOT_S = 172_800
+"""how long a log keeps a snapshot"""
 ASKED_S = 60
 """how long questions and answers are kept"""
 HOST_BYTES = 2
