@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from support.cli import ONE_HAM, PROGRAM, SAMPLE, environment, spamnb
+from support.cli import ONE_HAM, PROGRAM, SAMPLE, environment, spamnb, undated
 from support.waiting import LIMIT_S
 
 from spamnb.service.engine.filter import Filter
@@ -165,7 +165,9 @@ def test_relearn_without_a_user(home, tmp_path):
     for event in range(first + 9, first - 1, -1):
         assert spamnb(plain, "undo", event).code == 0
     # Corrections are sums: with nothing taught in between, both ways lead to the same numbers.
-    exports = [spamnb(where, "export", "-").lines[1:] for where in (home, plain)]
+    exports = [
+        undated(spamnb(where, "export", "-").out).splitlines()[1:] for where in (home, plain)
+    ]
     assert exports[0] == exports[1]
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,6 +45,11 @@ class Done(NamedTuple):
     def json(self):
         """The object of each line."""
         return [json.loads(line) for line in self.lines]
+
+
+def undated(export):
+    """An export without the days on which features were last learnt: undo does not restore them."""
+    return re.sub(r'"day":\d+,', "", export)
 
 
 class _Input(io.TextIOWrapper):

@@ -5,6 +5,7 @@ import os
 import sys
 
 from spamnb.service.engine.filter import Filter
+from support.cli import undated
 from support.postfix import PROJECT, Daemon
 from support.waiting import until
 
@@ -74,7 +75,7 @@ class Site:
         """The exported model."""
         path = self.folder / "export"
         self.daemon.spamnb("export", path)
-        return path.read_text()
+        return undated(path.read_text())
 
     def bypass(self, way):
         """Turn the bypass on or off, and wait until the daemon has seen it."""
