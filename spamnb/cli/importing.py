@@ -86,7 +86,9 @@ def import_(session: CliSession, /, **given: Any) -> None:
                 )
             found = _sent(session, path, given, options)
     except OSError as error:
-        raise UserError(f"{given['file']} cannot be read: {error.strerror}") from error
+        name = error.filename or given["file"]
+        act = "read" if name == given["file"] else "written"
+        raise UserError(f"{safe(str(name))} cannot be {act}: {error.strerror}") from error
     checked = _checked(session, given["check"]) if given["check"] else None
     if given["as_json"]:
         say_json(found | ({"check": checked[0].as_dict()} if checked else {}))

@@ -161,6 +161,17 @@ def test_import_adds_and_undo_takes_it_back(home, tmp_path):
     assert spamnb(home, "check").code == 0
 
 
+def test_import_names_the_home_that_cannot_be_made(home, tmp_path):
+    """The home that cannot be made, not the export."""
+    keyed = tmp_path / "keyed"
+    spamnb(home, "export", "--with-key", keyed)
+    (tmp_path / "file").touch()
+    done = spamnb(tmp_path / "file" / "new", "import", "--as-new", keyed)
+    assert done.code == 3
+    assert f"{keyed} cannot be read" not in done.err
+    assert f"{tmp_path}/file" in done.err
+
+
 def test_import_as_new_needs_a_key_and_an_empty_place(home, tmp_path):
     """A new model is made only where none is, and only with its key."""
     plain, keyed = tmp_path / "plain", tmp_path / "keyed"

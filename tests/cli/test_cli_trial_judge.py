@@ -93,6 +93,14 @@ def test_each_key_is_a_label_on_disk_or_takes_one_back(home):
     assert (found["low"], found["high"]) == (3, 3)
 
 
+def test_other_lines_of_the_file_stay(home):
+    """A comment stays as it is, whatever its encoding."""
+    path = home / "trial-answers"
+    path.write_bytes(b"# m\xfcller\n")
+    typed(b"hq", home, "judge")
+    assert path.read_bytes().startswith(b"# m\xfcller\nham ")
+
+
 def test_with_teach_a_label_is_an_event_and_the_sample_stays(home):
     """Labels that were trained count as answers, and not as labels of users; u undoes the event."""
     before = spamnb(home, "stats", "--json").json[0]["messages"]

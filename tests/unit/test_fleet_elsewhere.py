@@ -183,6 +183,24 @@ def test_a_correction_waits_for_the_host_that_gave_the_verdict(hosts, kind):
     assert equal(hosts)
 
 
+def test_a_later_label_wins_over_a_correction_that_waited(hosts):
+    """The user labels the message itself meanwhile: the older label is not learnt after it."""
+    first, second, _ = hosts
+    raw = letter("x", 0)
+    refs = second.judge(raw)
+    dead(second, hosts)
+    assert first.teach(refs["signature"], "spam").state == "waiting"
+    assert first.teach("", "ham", raw=raw, trust="admin").state == "learnt"
+    second.stopped.clear()
+    second.thread = threading.Thread(target=second._answer)
+    second.thread.start()
+    second.beat()
+    (answer,) = first.service.ask_again()
+    assert (answer.state, "labelled again" in answer.reason) == ("refused", True)
+    assert (first.waiting, first.model.trained_label(raw)) == (0, "ham")
+    assert equal(hosts)
+
+
 def test_a_correction_of_a_host_that_stays_away_is_refused_after_a_day(hosts, monkeypatch):
     """The reason names the host; a stranger's or a wrong user's correction waits, too."""
     first, second, _ = hosts

@@ -27,7 +27,7 @@ class AnswerFile:
         self.path = Path(path)
         self._lines: list[str] = []
         try:
-            with open(open_named(str(path)), encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
+            with open(open_named(str(path)), encoding="utf-8", errors="surrogateescape") as lines:  # noqa: PTH123
                 self._lines = [line.rstrip("\n") for line in lines]
         except FileNotFoundError as error:
             if not may_be_missing:
@@ -65,7 +65,8 @@ class AnswerFile:
 
     def _write(self) -> None:
         try:
-            durable_write(self.path, "".join(f"{line}\n" for line in self._lines).encode())
+            text = "".join(f"{line}\n" for line in self._lines)
+            durable_write(self.path, text.encode("utf-8", "surrogateescape"))
         except OSError as error:
             raise UserError(
                 f"{self.path} cannot be written: {error.strerror}",

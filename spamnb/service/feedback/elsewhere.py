@@ -93,10 +93,10 @@ class Elsewhere:
             self._outbox.remove_question(number)
             return _receipt(asked, "the waiting correction was taken back")
 
-    def answered(self) -> Iterator[tuple[Feedback, ResolvedMessage]]:
+    def answered(self) -> Iterator[tuple[int, Feedback, ResolvedMessage]]:
         """Yield the questions that need not wait any longer; they are removed after their turn.
 
-        LogAwayError while no host can be asked.
+        Each with the time at which it was put. LogAwayError while no host can be asked.
         """
         if self._outbox is None or self._member is None:
             return
@@ -110,7 +110,7 @@ class Elsewhere:
                     if self._outbox.question(question.number) is not None:
                         resolved = self._tried(question)
                         if not resolved.silent or is_over:
-                            yield _feedback(question), _final(resolved)
+                            yield question.time_us, _feedback(question), _final(resolved)
                             self._outbox.remove_question(question.number)
                         elif resolved.silent != question.hosts:
                             self._outbox.put_question(question._replace(hosts=resolved.silent))

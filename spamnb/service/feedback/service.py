@@ -120,12 +120,20 @@ class FeedbackService:
     def ask_again(self) -> list[Answer]:
         """Try the corrections that wait for the answers of other hosts; return what is settled."""
         return [
-            self._with_metrics(partial(self._settle, feedback, resolved))
-            for feedback, resolved in self._elsewhere.answered()
+            self._with_metrics(partial(self._settle, *question))
+            for question in self._elsewhere.answered()
         ]
 
-    def _settle(self, feedback: Feedback, resolved: ResolvedMessage) -> Answer:
-        return self._apply(feedback, self._admit(feedback), resolved)
+    def _settle(self, asked_us: int, feedback: Feedback, resolved: ResolvedMessage) -> Answer:
+        policy = self._admit(feedback)
+        if resolved.proven and resolved.example is not None:
+            key = label_key(resolved.example.digest, self._source(feedback, policy).person)
+            with self.model.store.read() as view:
+                live = view.live(key)
+                event = view.event(live.seq) if live else None
+            if event is not None and event.time_us > asked_us:
+                raise RefusedError("the message was labelled again while this correction waited")
+        return self._apply(feedback, policy, resolved)
 
     @property
     def sender_lists(self) -> SenderLists:
