@@ -92,6 +92,7 @@ def test_the_keyboard_alone_teaches(site, browser):
         page.keyboard.press("?")
         page.get_by_role("heading", name="Keys").wait_for()
         page.keyboard.press("Escape")
+        page.locator("#keys").wait_for(state="hidden")  # keys in it are ignored
         page.keyboard.press("j")
         assert page.evaluate("document.activeElement.textContent") == "by keyboard"
         page.keyboard.press("o")
