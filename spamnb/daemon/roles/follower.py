@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import ClassVar
 
@@ -30,7 +31,7 @@ ASK_AGAIN_S = 5.0
 """between two attempts to ask other hosts"""
 
 
-class _FleetThread:
+class _FleetThread(ABC):
     """A thread of a host in a fleet, which goes on after faults."""
 
     name: ClassVar[str]
@@ -67,16 +68,16 @@ class _FleetThread:
                 incident(self._holder.config.log, self.name, error)
             self._stop.wait(pause_s)
 
+    @abstractmethod
     def _step(self) -> float:
         """Do what is due; return the pause until the next step."""
-        raise NotImplementedError
 
     def _succeeded(self) -> None:
         self._fault = ""
 
+    @abstractmethod
     def _log_fault(self, error: SpamnbError) -> None:
         """Log a fault; repetitions are not logged."""
-        raise NotImplementedError
 
 
 class Answerer(_FleetThread):
