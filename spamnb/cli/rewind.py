@@ -39,6 +39,7 @@ spamnb relearn --set eta=4              all training, with another constant
 BISECT_EXAMPLES = """
 spamnb bisect new.eml                   by file
 spamnb bisect '<1234@example.org>'      by message id, digest or signature
+spamnb bisect --person ann new.eml      for a person, whose own labels count more
 """
 
 
@@ -214,9 +215,11 @@ def _done(session: CliSession, kept: str, counts: Facts, summary: str, *, as_jso
 @click.argument("message", metavar="MESSAGE")
 @click.option("--limit", type=Count(), default=20, metavar="N",
               help="Maximum number; 0 shows all.")  # fmt: skip
+@click.option("--person", default="", metavar="NAME",
+              help="For this person: an address or a login.")  # fmt: skip
 @JSON
 @pass_session
-def bisect(session: CliSession, message: str, limit: int, as_json: bool) -> None:
+def bisect(session: CliSession, message: str, limit: int, person: str, as_json: bool) -> None:
     """Show which training events led to the verdict on a message, strongest first.
 
     The share of an event is what the log-odds would lose without it; positive shares are evidence
@@ -228,9 +231,9 @@ def bisect(session: CliSession, message: str, limit: int, as_json: bool) -> None
 
     with session.open(readonly=True, history=True) as model:
         ((_, what),) = [*named((message,), documents=model.recipe.documents)][:1]
-        example = model.lookup(what)
+        example, whose = model.lookup(what), session.person(model, person)
         with model.store.read() as view:
-            found = attribution.bisect(view, model.recipe, example, limit)
+            found = attribution.bisect(view, model.recipe, example, limit, person=whose)
     if as_json:
         say_json(found.as_dict())
         return

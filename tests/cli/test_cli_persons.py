@@ -101,6 +101,11 @@ def test_persons_survive_and_follow_maintenance(home, tmp_path):
 
     (cause,) = run(home, "bisect", "--json", "--limit", "0", ONE_SPAM).json
     assert "bob" in [one["user"] for one in cause["shares"]]
+    (own,) = run(home, "bisect", "--json", "--person", "bob", ONE_SPAM).json
+    assert own["log_odds"] < 0 < cause["log_odds"]
+    strongest = own["shares"][0]
+    assert (strongest["user"], strongest["label"]) == ("bob", "ham")
+    assert strongest["nats"] < -abs(own["log_odds"])
     time = run(home, "journal", "--json", "--user", "ann").json[0]["time"]
     (done,) = run(home, "rewind", time, "--yes", "--json").json
     assert listed() == [ann]

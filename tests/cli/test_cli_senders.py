@@ -163,6 +163,27 @@ def test_score_names_the_list_of_the_person(home, tmp_path):
     assert "list" not in other
 
 
+@pytest.mark.parametrize("count", [1, 300])
+def test_score_names_the_list_of_all_recipients(home, tmp_path, count):
+    """In one process and in several; the exit code follows the list."""
+    folder = tmp_path / "mail"
+    folder.mkdir()
+    for number in range(count):
+        raw = b"Return-Path: <x@shop.example>\nX-Number: %d\n" % number
+        (folder / f"{number}.eml").write_bytes(raw + Path(ONE_HAM).read_bytes())
+    (folder / "other.eml").write_bytes(Path(ONE_HAM).read_bytes())
+    run(home, "add", "unwanted", "shop.example")
+
+    def scored(*words):
+        return spamnb(home[0], "--config", home[1], "score", *words)
+
+    found = scored("--json", "--jobs", 2, folder).json
+    lists = [one["list"]["reason"] for one in found if "list" in one]
+    assert (len(found), lists) == (count + 1, ["unwanted-by-site"] * count)
+    assert scored("--exit-code", folder / "0.eml").code == 1
+    assert scored("--exit-code", folder / "other.eml").code == 0
+
+
 def test_explain_names_the_lists_of_a_message_in_the_history(home, tmp_path):
     """By a reference: the list that decided then, and those that name the sender now."""
     notes = {"to": "ann@example.org", "from": "x@news.shop.example", "list": "unwanted-by-person"}

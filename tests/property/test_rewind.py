@@ -13,7 +13,7 @@ from support.stores import picture
 from test_learning import NOW, WORDS, each_recipe, mail, open_memory
 
 from spamnb.core.model.costs import Costs
-from spamnb.core.model.events import BulkChange, EventKind
+from spamnb.core.model.events import BulkChange, EventKind, Recipe
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.requests import BulkLoad, Forget, Learn, Source, Undo
 from spamnb.service.engine.scoring import score_examples
@@ -222,6 +222,37 @@ def test_shares_are_what_real_forgets_change(made, seed):
         # Both are infinite while a label has no message.
         assert share.nats == pytest.approx(0 if now == without else now - without, abs=1e-9)
         model.undo(receipt)
+
+
+@few
+@given(seed=seeds)
+def test_shares_of_a_person_are_what_real_forgets_change(seed):
+    """In the score of a person: also for trainings of others, and of messages without its words."""
+    model, dice = open_memory(Recipe()), Random(seed)
+    persons = {name: model.person(name) for name in PEOPLE[:2]}
+    for number in range(30):
+        text = " ".join(dice.choices(WORDS, k=dice.randrange(1, 7)))
+        one, user = model.example(mail(number, text)), dice.choice(PEOPLE)
+        source = Source(user, "imap", immediate=True, person=persons.get(user, 0))
+        model.teach([Learn(one, dice.randrange(2), source, NOW + number)])
+    example = model.example(mail("asked", "apple pear plum lime unheard"))
+
+    def log_odds_of(person):
+        with model.store.read() as view:
+            given = score_examples(model.recipe, model.costs, view, [example])[0]
+        verdict = model.personal_verdicts((given, example), [person]).get(person, given)
+        return verdict.z[between[0]] - verdict.z[between[1]]
+
+    for person in persons.values():
+        with model.store.read() as view:
+            found = bisect(view, model.recipe, example, person=person)
+        between = tuple(map(model.labels.index, found.between))
+        now = log_odds_of(person)
+        assert found.log_odds == pytest.approx(now, abs=1e-9)
+        for share in found.shares:
+            receipt = model.undo(share.event)
+            assert share.nats == pytest.approx(now - log_odds_of(person), abs=1e-9)
+            model.undo(receipt)
 
 
 @each_recipe

@@ -16,8 +16,11 @@ from typing import Final
 from spamnb.core.mail import headers, limits
 from spamnb.core.mail.domains import address_of, domain_of
 from spamnb.core.mail.local_hosts import LocalHosts
+from spamnb.core.policy.verdict_headers import header_end
 
 _MAX_RESULTS: Final = 32
+_RETURN_PATH = re.compile(rb"(?i)return-path:[ \t]*<([^<>\s]+)>")
+"""the first line of a delivered message (RFC 5321 4.4)"""
 _SEPARATORS = re.compile(r"[\s<>(),:;]+")
 _FROM = re.compile(rb"\nfrom[ \t]*+:((?:[^\n]*+\n[ \t])*+[^\n]*+)")
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"|[()]|[^"()]+|"')
@@ -88,6 +91,14 @@ class SenderEvidence:
             return []
         values = self._values(b"authentication-results")[:_MAX_RESULTS]
         return [domain for value in values for domain in passes(value.decode("latin-1"))]
+
+
+def evidence_of(raw: bytes, local: LocalHosts) -> SenderEvidence:
+    """Return the senders of a message that was delivered; that of the envelope by Return-Path."""
+    end = header_end(raw)
+    head = raw if end < 0 else raw[:end]
+    path = _RETURN_PATH.match(head)
+    return SenderEvidence(head, local, path[1].decode("latin-1") if path else "")
 
 
 def _addresses(values: Iterable[bytes]) -> list[str]:

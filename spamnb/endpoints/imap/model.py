@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from spamnb.core.policy.sender_evidence import evidence_of
 from spamnb.service.engine.filter import Filter
-from spamnb.service.feedback.sender_lists import evidence_of
 from spamnb.service.scanning.model_session import Found, ModelSession, ScanFault
 from spamnb.service.scanning.types import Notes
 

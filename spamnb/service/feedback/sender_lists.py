@@ -11,7 +11,6 @@ again changes nothing. Failure: UserError for what is refused; a StoreError is r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +18,8 @@ from typing import Any
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.persons.names import PersonNames, named_person
 from spamnb.core.policy.rulings import WORDS, Ruling, Word
-from spamnb.core.policy.sender_evidence import SenderEvidence
+from spamnb.core.policy.sender_evidence import evidence_of
 from spamnb.core.policy.senders import ListOwner, SenderList, owner_domain, ruling_of, sender_of
-from spamnb.core.policy.verdict_headers import header_end
 from spamnb.errors import RefError, RefusedError, UserError
 from spamnb.service.engine.clock import iso, now_us
 from spamnb.service.engine.filter import Filter
@@ -30,9 +28,6 @@ from spamnb.service.feedback.types import Answer, ListTarget, SenderChange
 from spamnb.service.limits import TeachingRules
 from spamnb.store.contract import WriteView
 from spamnb.store.history.entry import HistoryEntry
-
-_RETURN_PATH = re.compile(rb"(?i)return-path:[ \t]*<([^<>\s]+)>")
-"""the first line of a delivered message (RFC 5321 4.4)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +155,6 @@ class SenderLists:
                     "word": entry.word,
                     "time": iso(entry.time_us),
                 }
-
-
-def evidence_of(raw: bytes, local: LocalHosts) -> SenderEvidence:
-    """Return the senders of a message that was delivered; that of the envelope by Return-Path."""
-    end = header_end(raw)
-    head = raw if end < 0 else raw[:end]
-    path = _RETURN_PATH.match(head)
-    return SenderEvidence(head, local, path[1].decode("latin-1") if path else "")
 
 
 def author_in(entry: HistoryEntry) -> str:

@@ -6,7 +6,9 @@ Shares need not add up: of two equal messages, each may have no effect alone.
 
 Reads the journal once. For the default model kind, only the features that a training shares with
 the message matter; for the classical kinds all features of a training do, because V and H depend on
-them. Events in the checkpoint cannot be attributed. Must not know terminals.
+them. For a person, the shares are those in the person's log-odds: the person's own trainings also
+change the personal corrections. Events in the checkpoint cannot be attributed. Must not know
+terminals.
 """
 
 from __future__ import annotations
@@ -19,11 +21,21 @@ from typing import Any
 
 import numpy as np
 
-from spamnb.core.model.events import NO_LABEL, BulkChange, Event, Ids, Recipe, RehearsalUpdate
+from spamnb.core.model.events import (
+    NO_LABEL,
+    BulkChange,
+    Event,
+    Ids,
+    Recipe,
+    RehearsalUpdate,
+    Totals,
+)
 from spamnb.core.model.id_arrays import locate
-from spamnb.core.model.scoring import RowView, scores
+from spamnb.core.model.scoring import Prediction, RowView, maturity, scores
 from spamnb.core.model.training_rows import TrainingRows
 from spamnb.core.model.verdict import sides
+from spamnb.core.persons.learning import personal_message
+from spamnb.core.persons.rows import PersonalRows
 from spamnb.service.engine.clock import iso
 from spamnb.service.engine.planner import PendingJournal
 from spamnb.service.engine.requests import Example
@@ -82,12 +94,15 @@ class Attribution:
         }
 
 
-def bisect(view: ReadView, recipe: Recipe, example: Example, limit: int = 0) -> Attribution:
+def bisect(
+    view: ReadView, recipe: Recipe, example: Example, limit: int = 0, *, person: int = 0
+) -> Attribution:
     """Compute the share of every training in force in the score of a message.
 
-    The result has at most `limit` shares, if it is not 0.
+    The score is the shared one, or that of a person with this id. The result has at most `limit`
+    shares, if it is not 0.
     """
-    leave_one_out = LeaveOneOut(view, recipe, example)
+    leave_one_out = LeaveOneOut(view, recipe, example, person)
     candidates = trainings_in_force(view)
     shares: list[EventShare] = []
     while batch := list(islice(candidates, _AT_ONCE)):
@@ -112,12 +127,14 @@ def trainings_in_force(view: ReadView) -> Iterator[tuple[Event, Event]]:
 
 
 class LeaveOneOut:
-    """Scores one message with single trainings removed."""
+    """Scores one message with single trainings removed; for a person, if an id is given."""
 
-    def __init__(self, view: ReadView, recipe: Recipe, example: Example) -> None:
+    def __init__(self, view: ReadView, recipe: Recipe, example: Example, person: int = 0) -> None:
         self.view = view
         self.recipe = recipe
         self.example = example
+        self.person = person
+        self.personal_rows = PersonalRows(len(recipe.labels), view.personal)
         self.ids = np.unique(np.concatenate(example.ids))
         self.narrow = recipe.kind == "corrected"
         self.totals = view.totals()
@@ -145,20 +162,26 @@ class LeaveOneOut:
 
     def without(self, batch: list[tuple[Event, Event]]) -> list[np.ndarray]:
         """Return the message's scores z, one for each training, without that training."""
-        removals = [_removal_of(event, trained) for event, trained in batch]
+        removals = shared = [_removal_of(event, trained) for event, trained in batch]
         if self.narrow:
-            removals = [_narrowed(event, self.ids) for event in removals]
+            shared = [_narrowed(event, self.ids) for event in removals]
             training_rows = self._rows(self.ids)
         else:
             training_rows = self._rows(
                 np.unique(np.concatenate([self.ids, *(event_ids(event) for event in removals)]))
             )
         found = []
-        for removal in removals:
-            training_rows.apply(removal)
+        for removal, narrowed in zip(removals, shared, strict=True):
+            self._apply(training_rows, narrowed, removal, 1)
             found.append(self._z(training_rows))
-            training_rows.apply(removal, sign=-1)
+            self._apply(training_rows, narrowed, removal, -1)
         return found
+
+    def _apply(self, rows: TrainingRows, narrowed: Event, removal: Event, sign: int) -> None:
+        rows.apply(narrowed, sign=sign)
+        # All features count: one that the message lacks may share a place with one that it has.
+        if self.person and removal.person == self.person:
+            self.personal_rows.apply(removal, sign=sign)
 
     def _rows(self, ids: Ids) -> TrainingRows:
         return TrainingRows(self.totals, ids, self.view.gather(ids))
@@ -166,13 +189,21 @@ class LeaveOneOut:
     def _z(self, training_rows: TrainingRows) -> np.ndarray:
         lines = training_rows.find(self.example.ids)
         if self.narrow:
-            return np.array(training_rows.predict(self.recipe, lines).z)
+            shared = training_rows.predict(self.recipe, lines)
+            return np.array(self._personal(shared, training_rows.totals).z)
         rows = np.arange(len(lines.rows))
         times = self.example.times if self.recipe.occurrences else None
         view = RowView(rows, np.array([0, len(rows)]), np.array(lines.sizes), times)
         return np.asarray(
             scores(self.recipe, training_rows.totals, training_rows.records_of(lines), view)[0]
         )
+
+    def _personal(self, shared: Prediction, totals: Totals) -> Prediction:
+        if not self.person:
+            return shared
+        mine = self.personal_rows.of(self.person)
+        ids, both = self.example.ids, (shared, maturity(totals))
+        return personal_message(self.person, ids, both, mine).predict()
 
     def _odds(self, z: np.ndarray) -> float:
         s, h = self.sides

@@ -15,6 +15,8 @@ from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.verdict import Clue, Verdict
 from spamnb.core.policy.rulings import Ruling
+from spamnb.core.policy.sender_evidence import evidence_of
+from spamnb.core.policy.senders import ListOwner, SenderList, ruling_of
 from spamnb.service.engine.extraction import BATCH_MESSAGES
 from spamnb.service.engine.filter import BATCHES_PER_SNAPSHOT, Filter
 from spamnb.service.training.sources import (
@@ -70,6 +72,8 @@ class Scoring(NamedTuple):
     costs: Costs | None = None
     is_fleet: bool = False
     """messages with corrections that wait are judged as those say"""
+    senders: SenderList | None = None
+    """the list of senders for all recipients; `score_paths` reads it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class _Scorer:
 
     def __call__(self) -> Callable[[list[MessageSpan]], list[Scored]]:
         model = _open(self.home, self.options)
-        return lambda spans: _score(model, self.options.clues, spans)
+        return lambda spans: _score(model, self.options, spans)
 
 
 def _open(home: Path, options: Scoring) -> Filter:
@@ -92,19 +96,25 @@ def _open(home: Path, options: Scoring) -> Filter:
     return model
 
 
+def _site_list(model: Filter) -> SenderList | None:
+    with model.store.read() as view:
+        return view.senders(ListOwner("site").key)
+
+
 def score_paths(
     home: Path, paths: Sequence[str], options: Scoring | None = None
 ) -> Iterator[Scored]:
     """Yield a verdict for every message under these paths, in their order."""
     options = options or Scoring()
     with _open(home, options) as model:  # raises its errors before any worker starts
+        options = options._replace(senders=_site_list(model))
         documents = model.recipe.documents
     found = [unit for path in paths for unit in units(path, documents=documents)]
     tasks = (found[start : start + _TASK] for start in range(0, len(found), _TASK))
     if len(found) <= _FEW or options.jobs == 1:
         with _open(home, options) as model:
             for spans in tasks:
-                yield from _score(model, options.clues, spans)
+                yield from _score(model, options, spans)
         return
     with Pool(_Scorer(home, options), options.jobs or cores()) as pool:
         for scored in pool.map(tasks):
@@ -129,7 +139,7 @@ def score_each(
             yield Scored(item.name, verdict, shown, ruling=rule(item.raw))
 
 
-def _score(model: Filter, clues: int, spans: list[MessageSpan]) -> list[Scored]:
+def _score(model: Filter, options: Scoring, spans: list[MessageSpan]) -> list[Scored]:
     documents = model.recipe.documents
     read = [read_unit(unit, documents=documents) for unit in spans]
     raws = [item.raw for item in read if isinstance(item, SourceMessage)]
@@ -140,7 +150,14 @@ def _score(model: Filter, clues: int, spans: list[MessageSpan]) -> list[Scored]:
             found.append(Scored(item.name, None, [], item.reason))
             continue
         verdict = next(verdicts)
-        shown = verdict.clues(clues) if clues else []
+        shown = verdict.clues(options.clues) if options.clues else []
         # Without its explanation a verdict is small and can be pickled.
-        found.append(Scored(item.name, replace(verdict, _explain=None), shown))
+        small = replace(verdict, _explain=None)
+        found.append(Scored(item.name, small, shown, ruling=_ruling(options, item.raw)))
     return found
+
+
+def _ruling(options: Scoring, raw: bytes) -> Ruling | None:
+    if options.senders is None:
+        return None
+    return ruling_of([options.senders], evidence_of(raw, options.local or LocalHosts()))
