@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from spamnb.core.mail.envelope import Envelope
-from spamnb.endpoints.console import quarantine as operations
 from spamnb.endpoints.console.callers import OF_USER, ApiCaller
+from spamnb.endpoints.console.operations import quarantine as operations
 from spamnb.endpoints.console.pages import quarantine as pages
 from spamnb.endpoints.console.site import ApiRequest
 from spamnb.errors import RefError, StoreBusyError

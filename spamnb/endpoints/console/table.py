@@ -11,8 +11,15 @@ from typing import Final, Literal
 from spamnb.core.model.costs import DECISIONS
 from spamnb.core.model.verdict import SIGNATURE
 from spamnb.core.policy.rulings import WORDS
-from spamnb.endpoints.console import operations as run
-from spamnb.endpoints.console import quarantine, token_operations
+from spamnb.endpoints.console.operations import (
+    figures,
+    quarantine,
+    state,
+    time_machine,
+    tokens,
+    training,
+    verdicts,
+)
 from spamnb.endpoints.console.parameters import (
     FLAG,
     MOST_ID,
@@ -169,13 +176,13 @@ _PREVIEW: Final = _object(
 _QUARANTINE_ID: Final = _id("id", "The message's ID.")
 
 OPERATIONS: Final[tuple[ApiOperation, ...]] = (
-    ApiOperation("health", "GET", "/health", "", run.health, _object(ok="boolean")),
+    ApiOperation("health", "GET", "/health", "", state.health, _object(ok="boolean")),
     ApiOperation(
-        "metrics", "GET", "/metrics", "metrics", run.metrics, {"type": "string"},
+        "metrics", "GET", "/metrics", "metrics", state.metrics, {"type": "string"},
         media_type="text/plain", place="learner",
     ),
     ApiOperation(
-        "series", "GET", "/series", "metrics", run.series,
+        "series", "GET", "/series", "metrics", state.series,
         _object(name="string", step_s="integer", points="array"),
         (
             Parameter("name", choice(*COUNTERS), "A counter of `/metrics`, without the prefix and "
@@ -184,19 +191,19 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         ),
     ),
     ApiOperation(
-        "status", "GET", "/status", "admin", run.status, _object(warnings="array"),
+        "status", "GET", "/status", "admin", state.status, _object(warnings="array"),
         place="learner",
     ),
     ApiOperation(
-        "fleet", "GET", "/fleet", "admin", run.fleet,
+        "fleet", "GET", "/fleet", "admin", state.fleet,
         _object(fault="string", lag_s="number", waiting="integer", host="string", hosts="array"),
         place="learner",
     ),
     ApiOperation(
-        "me", "GET", "/me", "", run.me, _object(name="string", user="string", scopes="array")
+        "me", "GET", "/me", "", state.me, _object(name="string", user="string", scopes="array")
     ),
     ApiOperation(
-        "score", "POST", "/score", "score", run.score, _VERDICT,
+        "score", "POST", "/score", "score", verdicts.score, _VERDICT,
         (
             Parameter("clues", whole(0, 1000), "How many of the strongest clues to list.", 0),
             Parameter("remember", FLAG, "Store the verdict in the history; the reply then has its "
@@ -206,7 +213,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         message=True, place="heavy",
     ),
     ApiOperation(
-        "explain", "POST", "/explain", "read", run.explain,
+        "explain", "POST", "/explain", "read", verdicts.explain,
         _with(_VERDICT, bias="number", without="array"),
         (
             _REF, _PERSON,
@@ -216,25 +223,25 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         message=True, place="heavy",
     ),
     ApiOperation(
-        "teach", "POST", "/teach", "teach", run.teach, _ANSWER,
+        "teach", "POST", "/teach", "teach", training.teach, _ANSWER,
         (Parameter("label", TEXT, "The label: one of the model's.", required=True), _REF),
         message=True, review=True, place="learner",
     ),
     ApiOperation(
-        "forget", "POST", "/forget", "teach", run.forget, _ANSWER, (_REF,),
+        "forget", "POST", "/forget", "teach", training.forget, _ANSWER, (_REF,),
         message=True, review=True, place="learner",
     ),
     ApiOperation(
-        "undo", "POST", "/undo", "teach", run.undo, _ANSWER,
+        "undo", "POST", "/undo", "teach", training.undo, _ANSWER,
         (Parameter("event", whole(1, MOST_ID), "The event's number.", required=True),),
         place="learner",
     ),
     ApiOperation(
-        "senders", "GET", "/senders", "read", run.senders, _object(senders="array"),
+        "senders", "GET", "/senders", "read", training.senders, _object(senders="array"),
         (*_OF_LIST, _text("sender", "Only this address or domain.")), place="heavy",
     ),
     ApiOperation(
-        "list_sender", "POST", "/senders", "teach", run.list_sender, _ANSWER,
+        "list_sender", "POST", "/senders", "teach", training.list_sender, _ANSWER,
         (
             Parameter("word", choice(*WORDS, "none"), "What it is; none removes it from the list.",
                       required=True),
@@ -246,7 +253,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         place="learner",
     ),
     ApiOperation(
-        "verdicts", "GET", "/verdicts", "read", run.verdicts,
+        "verdicts", "GET", "/verdicts", "read", verdicts.verdicts,
         _page("verdicts", _with(_LISTED, trained="string?")),
         (
             _text("to", "A recipient's address."),
@@ -263,28 +270,28 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         place="heavy",
     ),
     ApiOperation(
-        "stream", "GET", "/verdicts/stream", "read", run.stream, {"type": "string"},
+        "stream", "GET", "/verdicts/stream", "read", verdicts.stream, {"type": "string"},
         media_type="text/event-stream",
     ),
     ApiOperation(
-        "verdict", "GET", "/verdicts/{signature}", "read", run.verdict,
+        "verdict", "GET", "/verdicts/{signature}", "read", verdicts.verdict,
         _with(_LISTED, trained="string?", training="object?", trainings="array", now="object",
               person="string?"),
         (_SIGNATURE,), place="heavy",
     ),
     ApiOperation(
-        "influence", "GET", "/verdicts/{signature}/influence", "admin", run.influence,
+        "influence", "GET", "/verdicts/{signature}/influence", "admin", verdicts.influence,
         _object(log_odds="number", between="array", shares="array", folded="integer"),
         (_SIGNATURE, _LIMIT), place="heavy",
     ),
     ApiOperation(
-        "graphs", "GET", "/graphs", "admin", run.graphs,
+        "graphs", "GET", "/graphs", "admin", figures.graphs,
         _object(step_s="integer", messages="integer", charts="array", marks="array",
                 mistakes="object", last_taught="array"),
         (Parameter("period", choice(*PERIODS), "How far back.", "week"),), place="heavy",
     ),
     ApiOperation(
-        "whatif", "POST", "/whatif", "admin", run.whatif,
+        "whatif", "POST", "/whatif", "admin", figures.whatif,
         _object(
             messages="integer", since="string?", old_thresholds="object", new_thresholds="object",
             counts="array", newly_junk="object", newly_delivered="object", at_most="object",
@@ -304,7 +311,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         place="heavy",
     ),
     ApiOperation(
-        "time_machine", "GET", "/timemachine", "admin", run.time_machine,
+        "time_machine", "GET", "/timemachine", "admin", time_machine.time_machine,
         _object(
             last_event="integer", days="array", users="array", channels="array", kept="array",
             preview="object?",
@@ -312,7 +319,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         place="heavy",
     ),
     ApiOperation(
-        "begin_preview", "POST", "/timemachine", "admin", run.begin_preview, _PREVIEW,
+        "begin_preview", "POST", "/timemachine", "admin", time_machine.begin_preview, _PREVIEW,
         (
             Parameter("to", TIME, "The state at this time.", 0),
             Parameter("without", TEXTS, "Without the training by these users.", ()),
@@ -322,14 +329,15 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         place="learner",
     ),
     ApiOperation(
-        "job", "GET", "/jobs/{job}", "admin", run.job, _PREVIEW, (_JOB,), place="learner",
+        "job", "GET", "/jobs/{job}", "admin", time_machine.job, _PREVIEW, (_JOB,), place="learner",
     ),
     ApiOperation(
-        "end_preview", "DELETE", "/jobs/{job}", "admin", run.end_preview, _PREVIEW, (_JOB,),
-        place="learner",
+        "end_preview", "DELETE", "/jobs/{job}", "admin", time_machine.end_preview, _PREVIEW,
+        (_JOB,), place="learner",
     ),
     ApiOperation(
-        "apply_preview", "POST", "/timemachine/{job}/apply", "admin", run.apply_preview, _PREVIEW,
+        "apply_preview", "POST", "/timemachine/{job}/apply", "admin", time_machine.apply_preview,
+        _PREVIEW,
         (
             _JOB,
             Parameter("expect", whole(0, MOST_ID), "The preview's `expect`: the last event.",
@@ -338,7 +346,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         place="learner",
     ),
     ApiOperation(
-        "journal", "GET", "/journal", "read", run.trainings, _page("events", _EVENT),
+        "journal", "GET", "/journal", "read", training.trainings, _page("events", _EVENT),
         (
             _text("user", "The user that trained; a caller of one user finds only the own ones."),
             _text("channel", "The channel."), _text("label", "The label before or after."),
@@ -347,15 +355,16 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         place="heavy",
     ),
     ApiOperation(
-        "review", "GET", "/review", "admin", run.review_list, _object(entries="array"),
+        "review", "GET", "/review", "admin", training.review_list, _object(entries="array"),
         place="learner",
     ),
     ApiOperation(
-        "review_view", "GET", "/review/{name}/view", "admin", run.review_view, {"type": "string"},
-        (_id("name", "The entry's name."),), media_type="text/html", place="heavy",
+        "review_view", "GET", "/review/{name}/view", "admin", training.review_view,
+        {"type": "string"}, (_id("name", "The entry's name."),),
+        media_type="text/html", place="heavy",
     ),
     ApiOperation(
-        "decide", "POST", "/review/{name}", "admin", run.review_decide, _ANSWER,
+        "decide", "POST", "/review/{name}", "admin", training.review_decide, _ANSWER,
         (
             _id("name", "The entry's name."),
             Parameter("do", choice("accept", "refuse"), "Train with it, or delete it.",
@@ -397,17 +406,17 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         _object(deleted="string"), (_QUARANTINE_ID,),
     ),
     ApiOperation(
-        "people", "GET", "/people", "admin", token_operations.people, _object(people="array"),
+        "people", "GET", "/people", "admin", tokens.people, _object(people="array"),
     ),
     ApiOperation(
-        "end_sessions", "DELETE", "/people/{name}/sessions", "admin", token_operations.end_sessions,
+        "end_sessions", "DELETE", "/people/{name}/sessions", "admin", tokens.end_sessions,
         _object(ended="integer"), (_id("name", "The login."),),
     ),
     ApiOperation(
-        "tokens", "GET", "/tokens", "admin", token_operations.listed, _object(tokens="array"),
+        "tokens", "GET", "/tokens", "admin", tokens.listed, _object(tokens="array"),
     ),
     ApiOperation(
-        "create_token", "POST", "/tokens", "admin", token_operations.create,
+        "create_token", "POST", "/tokens", "admin", tokens.create,
         _with(_TOKEN, token="string"),  # noqa: S106 - the type of a property
         (
             _id("name", "The token's name, for the list and the journal."),
@@ -418,7 +427,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         ),
     ),
     ApiOperation(
-        "revoke_token", "DELETE", "/tokens/{name}", "admin", token_operations.revoke,
+        "revoke_token", "DELETE", "/tokens/{name}", "admin", tokens.revoke,
         _object(revoked="string"), (_id("name", "The token's name."),),
     ),
 )  # fmt: skip

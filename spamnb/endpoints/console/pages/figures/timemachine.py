@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from spamnb.endpoints.console.operations import MOST_EVENTS
+from spamnb.endpoints.console.operations.time_machine import MOST_EVENTS
 from spamnb.endpoints.console.pages.page import Act, Notice, PageRequest, PageView, ask
 from spamnb.endpoints.console.pages.texts import text
 from spamnb.endpoints.console.parameters import MOST_ID, TEXT, Parameter, ParameterType, whole

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from spamnb.endpoints.console.callers import ApiCaller
-from spamnb.endpoints.console.operations import shown, speaker
+from spamnb.endpoints.console.operations.training import shown, speaker
 from spamnb.endpoints.console.problems import ApiError
 from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
 from spamnb.errors import RefError, SpamnbError, StoreDamagedError

@@ -1,0 +1,124 @@
+"""Labels and lists of senders: teach, forget, undo, review, and the journal.
+
+What changes the model is asked of the learner by the control socket, with the caller's user and
+trust.
+"""
+
+from __future__ import annotations
+
+import json
+
+from spamnb.core.mail.domains import same_name
+from spamnb.endpoints.console.callers import ApiCaller
+from spamnb.endpoints.console.operations.verdicts import missing, one_of
+from spamnb.endpoints.console.preview.document import HEADERS, preview
+from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
+from spamnb.service.admin.client import answer_of, failed
+from spamnb.service.admin.listings import journal
+from spamnb.service.admin.request import AdminResponse
+from spamnb.service.feedback.sender_lists import SenderLists
+from spamnb.service.feedback.types import ListTarget, Trust
+from spamnb.service.maintenance.event_filter import EventFilter
+
+
+def teach(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Set the label of a message."""
+    one_of(request)
+    return _changed(_tell(site, request, "teach", label=request.values["label"]))
+
+
+def forget(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Remove the training of a message."""
+    one_of(request)
+    return _changed(_tell(site, request, "forget"))
+
+
+def undo(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Undo an event of the journal."""
+    number, caller = request.values["event"], request.caller
+    with site.reading() as model, model.store.read() as view:
+        event = view.event(number)
+    if event is None or (caller.user and not same_name(event.user, caller.user)):
+        missing(f"event {number}")
+    return _changed(site.ask("undo", event=number, **speaker(caller)))
+
+
+def _tell(site: ConsoleSite, request: ApiRequest, op: str, **fields: str) -> AdminResponse:
+    ref = request.values["ref"]
+    refs = [ref] if ref else []
+    return site.ask(op, request.message, refs=refs, **fields, **speaker(request.caller))
+
+
+def speaker(caller: ApiCaller) -> dict[str, str]:
+    """The fields of the control socket that name the user of a change."""
+    trust = "user" if caller.user else "admin"
+    return {"for": caller.user or caller.name, "trust": trust, "channel": "api"}
+
+
+def _changed(response: AdminResponse) -> ApiReply:
+    """The learner's answer: 202 if it waits for review; a refusal is raised."""
+    answer = answer_of(response.header)
+    if answer.state == "refused":
+        raise failed({"error": answer.reason, **answer.facts})
+    return ApiReply(answer.as_dict(), 202 if answer.state == "review" else 200)
+
+
+def senders(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """List wanted and unwanted senders: of one list, or for an administrator of all."""
+    values, caller = request.values, request.caller
+    trust: Trust = "user" if caller.user else "admin"
+    target = ListTarget(caller.user or caller.name, trust, values["person"], values["domain"])
+    with site.reading() as model:
+        found = list(SenderLists(model, site.config.persons, site.config.teaching).shown(target))
+    sender = values["sender"]
+    return ApiReply({"senders": [one for one in found if sender in ("", one["sender"])]})
+
+
+def list_sender(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Want a sender, or not, or remove the sender from the list; a user changes the own list."""
+    values = request.values
+    fields = {name: values[name] for name in ("sender", "person", "domain")}
+    fields["word"] = "" if values["word"] == "none" else values["word"]
+    refs = [values["ref"]] if values["ref"] else []
+    return _changed(site.ask("sender", refs=refs, **fields, **speaker(request.caller)))
+
+
+def trainings(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """List the events of the journal, newest first."""
+    values, user = request.values, request.caller.user
+    limit = values["limit"]
+    with site.reading() as model:
+        wanted = EventFilter(
+            user=tuple(one for one in (user or values["user"],) if one),
+            channel=tuple(one for one in (values["channel"],) if one),
+            label=model.label(values["label"]) if values["label"] else None,
+            since_us=values["since"] or None,
+            until_us=values["until"] or None,
+        )
+        found = journal(model, wanted, limit, values["cursor"] or None)
+    next_ = found[-1]["event"] if len(found) == limit else None
+    return ApiReply({"events": found, "next": next_})
+
+
+def review_list(site: ConsoleSite, _: ApiRequest) -> ApiReply:
+    """List the feedback that waits for review, oldest first."""
+    lines = site.ask("review", do="list").body.splitlines()
+    return ApiReply({"entries": list(map(json.loads, lines))})
+
+
+def review_view(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """The message of an entry as a safe HTML document, if it was given."""
+    name = request.values["name"]
+    message = site.ask("review", do="show", name=name).body
+    return shown(message or missing(f"message of the review {name}"))
+
+
+def shown(message: bytes) -> ApiReply:
+    """Return the preview of a message."""
+    page = preview(message).encode("utf-8", "replace")
+    return ApiReply(data=page, media_type="text/html; charset=utf-8", headers=HEADERS)
+
+
+def review_decide(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Accept or refuse feedback that waits for review."""
+    return _changed(site.ask("review", **request.values))
