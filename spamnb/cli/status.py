@@ -12,6 +12,7 @@ from spamnb.cli.help import command
 from spamnb.cli.printing import safe, say, shown_time, table
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
+from spamnb.service.engine.clock import duration
 
 EXAMPLES = """
 spamnb status                     as text
@@ -66,7 +67,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
     if "home" in facts:
         rows.append(("home", str(facts["home"])))
     if "up_s" in facts:
-        rows.append(("up", _span(facts["up_s"])))
+        rows.append(("up", duration(facts["up_s"])))
     rows.append(("scanning", "off (bypass)" if facts["bypass"] else "on"))
     rows += _of_model(facts["model"]) if facts["model"] else [("model", _unusable(facts))]
     rows.append(("review", f"{facts.get('review', 0)} queued"))
@@ -82,9 +83,9 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
     fleet = facts.get("fleet")
     if fleet:
         folded = f"{fleet['folded_entries']} entries folded"
-        rows.append(("fleet", f"{folded}, last at the log's end {_span(fleet['lag_s'])} ago"))
+        rows.append(("fleet", f"{folded}, last at the log's end {duration(fleet['lag_s'])} ago"))
         if fleet["waiting"]:
-            oldest = _span(fleet["waiting_s"])
+            oldest = duration(fleet["waiting_s"])
             rows.append(("waiting", f"{fleet['waiting']} corrections, the oldest for {oldest}"))
     return rows
 
@@ -112,7 +113,7 @@ def _of_model(model: dict[str, Any]) -> list[tuple[str, str]]:
 def _process(process: dict[str, Any]) -> tuple[str, ...]:
     return (
         process["role"], process["state"], f"pid {process['pid']}",
-        f"started {process['starts']} times", f"up {_span(process['up_s'])}",
+        f"started {process['starts']} times", f"up {duration(process['up_s'])}",
         f"seen {process['beat_age_s']:.0f} s ago", f"{process['open']} open",
     )  # fmt: skip
 
@@ -129,11 +130,3 @@ def _counted(counters: dict[str, Any]) -> list[tuple[str, ...]]:
         elif isinstance(found, int) and found:
             rows.append((name.replace("_", " "), str(found), ""))
     return rows
-
-
-def _span(seconds: float) -> str:
-    """Format a duration in its largest fitting unit."""
-    for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds"

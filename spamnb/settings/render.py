@@ -67,6 +67,29 @@ def shown(settings: Settings) -> str:
     return "\n".join(lines) + "\n"
 
 
+def listed(settings: Settings) -> list[dict[str, Any]]:
+    """Return each setting in force with its help text, values as TOML, secrets masked."""
+    defaults = Settings()
+    found = []
+    for setting, chosen, value in _all(settings):
+        default = (
+            getattr(MEMBERS[setting.section.partition(".")[0]](), setting.key)
+            if chosen
+            else value_of(defaults, setting.name)
+        )
+        found.append(
+            {
+                "name": _full_name(setting, _key(chosen)),
+                "value": toml_of(_masked(setting, value)),
+                "default": toml_of(default),
+                "changed": value != default,
+                "restart": setting.restart,
+                "reason": setting.reason,
+            }
+        )
+    return found
+
+
 def as_dict(settings: Settings) -> dict[str, Any]:
     """Return the settings in force by name, secrets masked."""
     return {

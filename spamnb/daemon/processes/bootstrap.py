@@ -279,6 +279,7 @@ def _process_plan(serve_request: ServeRequest, sockets: Sockets, log: Log) -> Pr
         shared_fd=shared.fd,
         home=str(serve_request.home),
         parent=os.getpid(),
+        settings_file=settings.file,
         control=str(control_of(settings, serve_request.home, serve_request.environment)),
         delivery=_delivery_address(sockets),
         feed_fd=create_feed(workers_of(settings)) if CONSOLE in roles else -1,

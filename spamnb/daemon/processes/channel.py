@@ -35,6 +35,8 @@ class StartParams:
     """process id of the parent"""
     settings: dict[str, Any] = field(default_factory=dict)
     """plain values, as `spamnb.settings.plain` writes them"""
+    settings_file: str = ""
+    """the file that they are from; empty if there is none"""
     sockets: dict[str, list[int]] = field(default_factory=dict)
     """name of a listener -> descriptors of its listening sockets; `control` is the learner's"""
     control: str = ""

@@ -30,7 +30,7 @@ from spamnb.endpoints.console.http_requests import ConsoleAccess
 from spamnb.endpoints.console.pages.app import ConsoleUsers
 from spamnb.endpoints.console.pages.logins.visitors import PageRights, Visitors
 from spamnb.endpoints.console.server import ConsoleServer
-from spamnb.endpoints.console.site import ConsoleSite
+from spamnb.endpoints.console.site import ConsoleSite, SettingsInForce
 from spamnb.endpoints.console.webhooks.webhooks import Webhooks
 from spamnb.endpoints.control.protocol import ControlClient
 from spamnb.endpoints.net.credentials import server_tls
@@ -43,6 +43,7 @@ from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.service.telemetry.log import incident
 from spamnb.service.telemetry.metrics import growing
 from spamnb.settings import Settings
+from spamnb.settings.render import listed
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lookup import LookupIndex
 from spamnb.store.series import SeriesStore
@@ -195,6 +196,7 @@ class _ConsoleProcess(ChildRole):
             links=SignedLinks(self._home),
             opt_outs=DigestOptOuts(self._home),
             logins=self._visitors,
+            settings=SettingsInForce(self._start.settings_file, listed(settings)),
             users_release=settings.console.users_release,
         )
 

@@ -53,6 +53,15 @@ class Judging(TypedDict):
     own_costs: OwnCosts | None
 
 
+class SettingsInForce(NamedTuple):
+    """The settings of the daemon."""
+
+    file: str = ""
+    """empty if there is none"""
+    settings: Sequence[Mapping[str, Any]] = ()
+    """name, value, default and help text of each; secrets are masked"""
+
+
 @dataclass(frozen=True, slots=True)
 class ConsoleSite:
     """The served home."""
@@ -68,6 +77,7 @@ class ConsoleSite:
     links: SignedLinks
     opt_outs: DigestOptOuts
     logins: LoginDirectory
+    settings: SettingsInForce = SettingsInForce()  # noqa: RUF009 - it is frozen
     users_release: UsersRelease = "junk"
     """what a caller of one user may release"""
 

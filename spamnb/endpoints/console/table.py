@@ -167,6 +167,14 @@ _OF_LIST: Final = (
     _text("person", "Whose list, by address or login; only an administrator names a list."),
     _text("domain", "The domain of recipients that have the list."),
 )
+_EVENTS: Final = (
+    _text("user", "The user that trained; a caller of one user finds only the own ones."),
+    _text("channel", "The channel."),
+    _text("label", "The label before or after."),
+    _SINCE,
+    _UNTIL,
+)
+"""which events of the journal"""
 _SIGNATURE: Final = _id("signature", f"The signature: {SIGNATURE.pattern}")
 _JOB: Final = _id("job", "The preview's name.")
 _PREVIEW: Final = _object(
@@ -197,6 +205,19 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     ApiOperation(
         "fleet", "GET", "/fleet", "admin", state.fleet,
         _object(fault="string", lag_s="number", waiting="integer", host="string", hosts="array"),
+        place="learner",
+    ),
+    ApiOperation(
+        "settings", "GET", "/settings", "admin", state.settings,
+        _object(file="string", settings="array"),
+    ),
+    ApiOperation(
+        "bypass", "POST", "/bypass", "admin", state.bypass, _object(bypass="boolean"),
+        (Parameter("on", FLAG, "Whether mail passes unscanned.", required=True),),
+        place="learner",
+    ),
+    ApiOperation(
+        "reload", "POST", "/reload", "admin", state.reload, _object(fault="string"),
         place="learner",
     ),
     ApiOperation(
@@ -347,12 +368,22 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     ),
     ApiOperation(
         "journal", "GET", "/journal", "read", training.trainings, _page("events", _EVENT),
+        (*_EVENTS, _CURSOR, _LIMIT), place="heavy",
+    ),
+    ApiOperation(
+        "undo_plan", "GET", "/journal/undo", "admin", training.undo_plan,
+        _object(events="array", undoable="integer", superseded="integer", last_event="integer"),
+        (*_EVENTS, _LIMIT), place="heavy",
+    ),
+    ApiOperation(
+        "undo_selected", "POST", "/journal/undo", "admin", training.undo_selected,
+        _object(undone="integer", left="integer"),
         (
-            _text("user", "The user that trained; a caller of one user finds only the own ones."),
-            _text("channel", "The channel."), _text("label", "The label before or after."),
-            _SINCE, _UNTIL, _CURSOR, _LIMIT,
+            *_EVENTS,
+            Parameter("last_event", whole(0, MOST_ID), "`last_event` of the plan: events after it "
+                      "stay.", required=True),
         ),
-        place="heavy",
+        place="learner",
     ),
     ApiOperation(
         "review", "GET", "/review", "admin", training.review_list, _object(entries="array"),

@@ -1,4 +1,4 @@
-"""The state of the daemon and of its caller: health, metrics, status, fleet."""
+"""The state of the daemon and of the caller, and switches of the daemon."""
 
 from __future__ import annotations
 
@@ -40,6 +40,21 @@ def fleet(site: ConsoleSite, _: ApiRequest) -> ApiReply:
     """The hosts of the fleet, as this host has last heard of them."""
     alone = {"fault": "", "lag_s": 0, "waiting": 0, "host": "", "hosts": []}
     return ApiReply(site.ask("status").header["status"].get("fleet", alone))
+
+
+def settings(site: ConsoleSite, _: ApiRequest) -> ApiReply:
+    """The settings in force: value, default and help text of each; secrets are masked."""
+    return ApiReply(site.settings._asdict())
+
+
+def bypass(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Turn the bypass on or off: while it is on, all mail passes unscanned."""
+    return ApiReply(site.ask("bypass", on=request.values["on"]).header)
+
+
+def reload(site: ConsoleSite, _: ApiRequest) -> ApiReply:
+    """Read the settings again, and open a model that could not be opened."""
+    return ApiReply(site.ask("reload").header)
 
 
 def me(_: ConsoleSite, request: ApiRequest) -> ApiReply:

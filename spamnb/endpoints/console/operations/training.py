@@ -7,18 +7,26 @@ trust.
 from __future__ import annotations
 
 import json
+from typing import Any, Final
 
 from spamnb.core.mail.domains import same_name
 from spamnb.endpoints.console.callers import ApiCaller
 from spamnb.endpoints.console.operations.verdicts import missing, one_of
 from spamnb.endpoints.console.preview.document import HEADERS, preview
 from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
+from spamnb.errors import UserError
 from spamnb.service.admin.client import answer_of, failed
-from spamnb.service.admin.listings import journal
+from spamnb.service.admin.listings import event_facts, journal
 from spamnb.service.admin.request import AdminResponse
+from spamnb.service.engine.filter import Filter
 from spamnb.service.feedback.sender_lists import SenderLists
 from spamnb.service.feedback.types import ListTarget, Trust
 from spamnb.service.maintenance.event_filter import EventFilter
+from spamnb.service.maintenance.rewind import UndoPlan, undoable
+from spamnb.store.contract import ReadView
+
+MOST_UNDONE: Final = 500
+"""events that one request undoes: some seconds"""
 
 
 def teach(site: ConsoleSite, request: ApiRequest) -> ApiReply:
@@ -85,19 +93,54 @@ def list_sender(site: ConsoleSite, request: ApiRequest) -> ApiReply:
 
 def trainings(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     """List the events of the journal, newest first."""
-    values, user = request.values, request.caller.user
-    limit = values["limit"]
+    limit = request.values["limit"]
     with site.reading() as model:
-        wanted = EventFilter(
-            user=tuple(one for one in (user or values["user"],) if one),
-            channel=tuple(one for one in (values["channel"],) if one),
-            label=model.label(values["label"]) if values["label"] else None,
-            since_us=values["since"] or None,
-            until_us=values["until"] or None,
-        )
-        found = journal(model, wanted, limit, values["cursor"] or None)
+        wanted = _selection(model, request)
+        found = journal(model, wanted, limit, request.values["cursor"] or None)
     next_ = found[-1]["event"] if len(found) == limit else None
     return ApiReply({"events": found, "next": next_})
+
+
+def _selection(model: Filter, request: ApiRequest) -> EventFilter:
+    values = request.values
+    user = request.caller.user or values["user"]
+    return EventFilter(
+        user=(user,) if user else (),
+        channel=(values["channel"],) if values["channel"] else (),
+        label=model.label(values["label"]) if values["label"] else None,
+        since_us=values["since"] or None,
+        until_us=values["until"] or None,
+    )
+
+
+def undo_plan(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Which of the selected events can be undone; nothing is changed."""
+    with site.reading() as model, model.store.read() as view:
+        plan = _plan(model, view, request)
+        newest = (view.event(seq) for seq in plan.events[: request.values["limit"]])
+        facts = [event_facts(event, model.labels) for event in newest if event]
+    found: dict[str, Any] = {"events": facts, "undoable": len(plan.events)}
+    return ApiReply(
+        found | {"superseded": len(plan.superseded), "last_event": max(plan.events, default=0)}
+    )
+
+
+def undo_selected(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Undo the selected events up to `last_event`, the newest first, at most 500 at once."""
+    with site.reading() as model, model.store.read() as view:
+        plan = _plan(model, view, request)
+    events = [one for one in plan.events if one <= request.values["last_event"]]
+    undone = 0
+    for event in events[:MOST_UNDONE]:
+        answer = answer_of(site.ask("undo", event=event, **speaker(request.caller)).header)
+        undone += answer.state == "learnt"
+    return ApiReply({"undone": undone, "left": len(events[MOST_UNDONE:])})
+
+
+def _plan(model: Filter, view: ReadView, request: ApiRequest) -> UndoPlan:
+    if not (wanted := _selection(model, request)):
+        raise UserError("nothing is selected", hint="give user, channel, label, since or until")
+    return undoable(view, model.recipe, wanted)
 
 
 def review_list(site: ConsoleSite, _: ApiRequest) -> ApiReply:

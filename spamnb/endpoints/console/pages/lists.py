@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from spamnb.endpoints.console.operations.training import MOST_UNDONE
 from spamnb.endpoints.console.pages.page import DAY, PageRequest, PageView, ask
 from spamnb.endpoints.console.parameters import (
     FLAG,
@@ -22,6 +23,13 @@ from spamnb.service.engine.clock import iso
 
 _DAY_US: Final = 86_400_000_000
 _ROWS: Final = 50
+
+
+_NO_PLAN: Final[Mapping[str, Any]] = {
+    "selection": [],
+    "found": {"undoable": 0, "superseded": 0},
+    "back": "/trainings",
+}
 
 
 def _field(name: str) -> Parameter:
@@ -42,12 +50,13 @@ SEARCHED: Final = (
 )  # fmt: skip
 OWN: Final = (_field("address"), _field("q"), _field("from"), _CURSOR)
 TRAININGS: Final = (_field("user"), _field("channel"), _field("label"), *_DAYS)
+SELECTED: Final = tuple(one for one in TRAININGS if one is not _CURSOR)
 
 
 def search(site: ConsoleSite, request: PageRequest) -> PageView:
     """Search the verdicts; the address of the page has the query."""
     (caller,) = request.visitor.callers()
-    found = ask(site, caller, "verdicts", limit=_ROWS, **_asked(request.values))
+    found = ask(site, caller, "verdicts", limit=_ROWS, **asked_of(request.values))
     with site.reading() as model:
         labels = model.labels
     return PageView("search", _listed(request, found["verdicts"], found["next"], labels))
@@ -60,7 +69,7 @@ def own_mail(site: ConsoleSite, request: PageRequest) -> PageView:
     address = values.pop("address") or next(iter(callers))
     if address not in callers:
         raise RefError(f"there is no address {address!r} of yours")
-    found = ask(site, callers[address], "verdicts", limit=_ROWS, **_asked(values))
+    found = ask(site, callers[address], "verdicts", limit=_ROWS, **asked_of(values))
     with site.reading() as model:
         labels = model.labels
     by_day = [
@@ -75,16 +84,29 @@ def own_mail(site: ConsoleSite, request: PageRequest) -> PageView:
 def trainings(site: ConsoleSite, request: PageRequest) -> PageView:
     """Show the events of the journal; a user sees the own ones."""
     visitor = request.visitor
-    asked = _asked(request.values)
+    asked = asked_of(request.values)
     pages = [ask(site, caller, "journal", limit=_ROWS, **asked) for caller in visitor.callers()]
     events = [event for page in pages for event in page["events"]]
     newest = sorted(events, key=lambda event: -event["event"])[:_ROWS]
     next_ = newest[-1]["event"] if len(newest) == _ROWS else None
     facts = _listed(request, newest, next_)
+    given = {name: one for name, one in facts["given"].items() if one and name != "cursor"}
+    facts["undo_path"] = f"/trainings/undo?{urlencode(given)}"
     return PageView("trainings", facts | {"sees_all": visitor.role != "user"})
 
 
-def _asked(values: Mapping[str, Any]) -> dict[str, Any]:
+def undo_plan(site: ConsoleSite, request: PageRequest) -> PageView:
+    """Show which of the selected trainings can be undone."""
+    (caller,) = request.visitor.callers()
+    selection = {name: _as_given(name, one) for name, one in request.values.items() if one}
+    if not selection:
+        return PageView("undo_plan", _NO_PLAN)
+    found = ask(site, caller, "undo_plan", limit=_ROWS, **asked_of(request.values))
+    facts = {"selection": list(selection.items()), "found": found, "most": MOST_UNDONE}
+    return PageView("undo_plan", facts | {"back": f"/trainings?{urlencode(selection)}"})
+
+
+def asked_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of the operation: days as times, without what is not given."""
     asked = {name: value for name, value in values.items() if value not in (None, "")}
     if "since" in asked:

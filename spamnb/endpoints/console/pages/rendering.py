@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from spamnb.endpoints.console.pages.texts import TEXTS, text, word
+from spamnb.service.engine.clock import duration
 from spamnb.service.telemetry.charts import Chart, ChartSize, ChartWords, draw
 
 _HERE: Final = Path(__file__).resolve().parent
@@ -73,6 +74,7 @@ class Renderer:
             "percent": percent,
             "picture": picture,
             "bytes": size_text,
+            "duration": duration,
             "number": number,
             "sentence": sentence,
         }

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from spamnb.endpoints.console.pages import lists, live, message, quarantine, review, senders
-from spamnb.endpoints.console.pages.figures import graphs, hosts, timemachine, whatif
+from spamnb.endpoints.console.pages.figures import graphs, state, timemachine, whatif
 from spamnb.endpoints.console.pages.logins import people
 from spamnb.endpoints.console.pages.logins.visitors import EVERYONE, STAFF, Role
 from spamnb.endpoints.console.pages.page import Page
@@ -16,6 +16,7 @@ from spamnb.endpoints.console.pages.teaching import (
     TEACH_CHOSEN,
     UNDO,
     UNDO_HERE,
+    UNDO_SELECTED,
 )
 from spamnb.endpoints.console.parameters import TEXT, Parameter
 
@@ -36,6 +37,8 @@ PAGES: Final[tuple[Page, ...]] = (
     Page("influence", "/message/{signature}/influence", STAFF, message.show_influence, _SIGNATURE),
     Page("trainings", "/trainings", EVERYONE, lists.trainings, lists.TRAININGS,
          {"undo": UNDO}, in_menu=True),
+    Page("undo_plan", "/trainings/undo", STAFF, lists.undo_plan, lists.SELECTED,
+         {"undo_selected": UNDO_SELECTED}),
     Page("quarantine", "/quarantine", EVERYONE, quarantine.show_list, (quarantine.CURSOR,),
          {"release": quarantine.RELEASE, "release_teach": quarantine.RELEASE_AND_TEACH,
           "delete": quarantine.DELETE, "undo": UNDO}, place="quick", in_menu=True),
@@ -58,7 +61,11 @@ PAGES: Final[tuple[Page, ...]] = (
     Page("timemachine", "/timemachine", STAFF, timemachine.show,
          acts={"preview": timemachine.BEGIN, "again": timemachine.AGAIN, "apply": timemachine.APPLY,
                "end": timemachine.END}, in_menu=True),
-    Page("fleet", "/fleet", STAFF, hosts.show, place="learner", in_menu=True, of_fleet=True),
+    Page("status", "/status", STAFF, state.status,
+         acts={"bypass": state.BYPASS, "reload": state.RELOAD}, place="learner", in_menu=True),
+    Page("settings", "/settings", STAFF, state.settings, (state.CHANGED,), place="quick",
+         in_menu=True),
+    Page("fleet", "/fleet", STAFF, state.fleet, place="learner", in_menu=True, of_fleet=True),
 )  # fmt: skip
 """in the order of the menu"""
 

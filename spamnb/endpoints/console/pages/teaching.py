@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from spamnb.endpoints.console.pages.lists import SELECTED, asked_of
 from spamnb.endpoints.console.pages.page import (
     CHOSEN,
     Act,
@@ -63,6 +64,13 @@ def _undo(site: ConsoleSite, request: PageRequest) -> list[Notice]:
     return [notice_of(undone(site, request.visitor, event), undid=event)]
 
 
+def _undo_selected(site: ConsoleSite, request: PageRequest) -> list[Notice]:
+    (caller,) = request.visitor.callers()
+    done = ask(site, caller, "undo_selected", **asked_of(request.values))
+    left = text("undo_plan.left", count=done["left"]) if done["left"] else ""
+    return [Notice("done", text("undo_plan.done", count=done["undone"]), left)]
+
+
 def notice_of(answer: Mapping[str, Any], subject: str = "", undid: int = 0) -> Notice:
     """Return the learner's answer as a sentence."""
     about = text("receipt.about", subject=subject) if subject else ""
@@ -91,5 +99,9 @@ TEACH: Final = Act(_teach, (_SIGNATURE, _LABEL))
 TEACH_CHOSEN: Final = Act(_teach_chosen, (_REF, _LABEL))
 FORGET: Final = Act(_forget, (_SIGNATURE,))
 UNDO: Final = Act(_undo, (_EVENT,))
+UNDO_SELECTED: Final = Act(
+    _undo_selected,
+    (*SELECTED, Parameter("last_event", whole(1, MOST_ID), "The last event.", required=True)),
+)
 UNDO_HERE: Final = Act(_undo, (_EVENT, Parameter("signature", TEXT, "The signature.")))
 """on the page of a message"""
