@@ -78,7 +78,7 @@ def deliver(served, reader, name):
 
 def test_a_verdict_now_is_that_of_its_recipient(served):
     """The reply names the person; labels of the person are the training of the message."""
-    root = api(served, "again", "read", "teach")
+    root = api(served, "again", "admin", "read", "teach")
     ann = api(served, "ann again", "read", "teach", user="ann@example.org")
     row = deliver(served, root, "dora")
     dora = api(served, "dora", "read", "teach", user="dora@example.org")
@@ -87,6 +87,10 @@ def test_a_verdict_now_is_that_of_its_recipient(served):
         shown = reader.get(f"/verdicts/{row['signature']}").body
         assert (shown["now"]["label"], shown["person"]) == ("ham", "dora@example.org")
         assert shown["trained"] == "ham"
+    found = root.get(f"/verdicts/{row['signature']}/influence", limit=1).body
+    assert found["log_odds"] == pytest.approx(shown["now"]["log_odds"])
+    strongest = found["shares"][0]
+    assert (strongest["user"], strongest["label"]) == ("dora@example.org", "ham")
     assert ann.get(f"/verdicts/{row['signature']}").status == 404
 
 

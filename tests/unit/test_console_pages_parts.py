@@ -10,6 +10,7 @@ from spamnb.endpoints.console.pages import rendering
 from spamnb.endpoints.console.pages.live import live_rows, mail_flow, shown_outcomes
 from spamnb.endpoints.console.pages.message import clue_rows, deciding
 from spamnb.endpoints.console.pages.rendering import Renderer, percent, sentence, size_text, when
+from spamnb.endpoints.console.pages.senders import names_of
 from spamnb.endpoints.console.pages.table import PAGES
 from spamnb.endpoints.console.pages.texts import TEXTS
 from spamnb.service.scanning.types import Action
@@ -123,3 +124,13 @@ def test_each_action_of_the_log_has_its_word():
     names = {key.partition(".")[2] for key in TEXTS if key.startswith("action.")}
     assert names == {*get_args(Action), "advise"}
     assert TEXTS["action.keep"] == "in quarantine"
+
+
+def test_the_names_of_a_sender_are_those_of_author_and_envelope():
+    """Both can be listed, each with its domain; what cannot be listed is left out."""
+    notes = {"author": "news@shop.example", "from": "bounce-1@mailer.example", "to": "a@x.example"}
+    names = ("news@shop.example", "shop.example", "bounce-1@mailer.example", "mailer.example")
+    assert names_of(notes) == names
+    assert names_of(notes | {"from": "other@shop.example"}) == (*names[:2], "other@shop.example")
+    assert names_of({"from": "root@localhost"}) == ()
+    assert names_of({}) == ()

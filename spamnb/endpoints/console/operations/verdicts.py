@@ -103,12 +103,14 @@ def verdict(site: ConsoleSite, request: ApiRequest) -> ApiReply:
 
 
 def influence(site: ConsoleSite, request: ApiRequest) -> ApiReply:
-    """The trainings that moved the score of a message most, as `spamnb bisect` computes them."""
+    """The trainings that moved the score of a message most, for its recipient if it has one."""
     with site.reading() as model:
         entry = _verdict_of(site, request.caller, request.values["signature"])
         example = model.lookup(signature_text(entry.signature))
+        person = site.judging(model, _only_recipient(entry))["person"]
         with model.store.read() as view:
-            found = bisect(view, model.recipe, example, request.values["limit"])
+            limit = request.values["limit"]
+            found = bisect(view, model.recipe, example, limit, person=person)
     return ApiReply(found.as_dict())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from spamnb.core.mail.domains import domain_of
@@ -32,7 +33,7 @@ class SenderView(NamedTuple):
     """The sender of a message, and the lists that name it."""
 
     names: tuple[str, ...]
-    """the address and its domain, as far as they can be listed"""
+    """the addresses and their domains, as far as they can be listed"""
     entries: list[Mapping[str, Any]]
     choices: list[SenderChoice]
 
@@ -49,21 +50,23 @@ def sender_view(
         every = ask(site, caller, "senders")["senders"]
     except UserError:  # the user is no person, and has no list
         return None
-    matching = [entry for name in names[:1] for entry in entries_of(name)]
+    matching = dict.fromkeys(entry for one in _addresses(notes) for entry in entries_of(one))
     entries = [one for name in matching for one in every if one["sender"] == name]
     return SenderView(names, entries, choices)
 
 
 def names_of(notes: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the author of a message, else the sender of its envelope, and the domain."""
-    address = notes.get("author") or notes.get("from", "")
-    found = []
-    for name in (address, domain_of(address)):
-        try:
-            found.append(sender_of(name))
-        except UserError:
-            continue
+    """Return the author of a message and the sender of its envelope, each with its domain."""
+    found: dict[str, None] = {}
+    for address in _addresses(notes):
+        for name in (address, domain_of(address)):
+            with suppress(UserError):
+                found[sender_of(name)] = None
     return tuple(found)
+
+
+def _addresses(notes: Mapping[str, str]) -> list[str]:
+    return [one for name in ("author", "from") if (one := notes.get(name))]
 
 
 def _choices(
