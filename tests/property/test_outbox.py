@@ -193,6 +193,6 @@ def test_a_host_that_leaves_learns_what_waits(fleet):
     outbox = first.committer.outbox
     alone = Filter(first.model.store._store)
     leave(alone.store)
-    assert (learn_alone(alone, outbox), outbox.state().lessons) == (2, 0)
+    assert (learn_alone(alone, outbox), outbox.state().waiting) == (2, 0)
     assert alone.score(letter("x", 0), remember=False).label == "spam"
     assert alone.trained_label(letter("y", 1)) is None

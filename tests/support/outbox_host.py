@@ -100,7 +100,7 @@ class OutboxHost:
 
     @property
     def waiting(self):
-        return self.committer.outbox.state().lessons
+        return self.committer.outbox.state().waiting
 
     def restart(self):
         self.model.close()

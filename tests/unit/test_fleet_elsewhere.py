@@ -162,6 +162,14 @@ def dead(host, hosts):
             other.beat()
 
 
+def back(host):
+    """Let a stopped host answer and beat again."""
+    host.stopped.clear()
+    host.thread = threading.Thread(target=host._answer)
+    host.thread.start()
+    host.beat()
+
+
 @pytest.mark.parametrize("kind", ["signature", "digest", "mid"])
 def test_a_correction_waits_for_the_host_that_gave_the_verdict(hosts, kind):
     """While the judging host is away the correction waits; it is learnt when it is back."""
@@ -174,30 +182,30 @@ def test_a_correction_waits_for_the_host_that_gave_the_verdict(hosts, kind):
     assert "b" in answer.reason
     assert (first.waiting, OutboxReader(first.home).waiting()) == (1, 1)
     assert first.service.ask_again() == []
-    second.stopped.clear()
-    second.thread = threading.Thread(target=second._answer)
-    second.thread.start()
-    second.beat()
+    back(second)
     assert [one.state for one in first.service.ask_again()] == ["learnt"]
     assert (first.waiting, first.model.trained_label(raw)) == (0, "spam")
     assert equal(hosts)
 
 
-def test_a_later_label_wins_over_a_correction_that_waited(hosts):
-    """The user labels the message itself meanwhile: the older label is not learnt after it."""
+@pytest.mark.parametrize("forget", [False, True])
+def test_a_later_label_wins_over_a_correction_that_waited(hosts, forget):
+    """The user labels the message itself meanwhile: the older label is not learnt after it.
+
+    Also not if the user has taken the later label back: it was the last word.
+    """
     first, second, _ = hosts
     raw = letter("x", 0)
     refs = second.judge(raw)
     dead(second, hosts)
     assert first.teach(refs["signature"], "spam").state == "waiting"
     assert first.teach("", "ham", raw=raw, trust="admin").state == "learnt"
-    second.stopped.clear()
-    second.thread = threading.Thread(target=second._answer)
-    second.thread.start()
-    second.beat()
+    if forget:
+        assert first.teach("", "", raw=raw, trust="admin").state == "learnt"
+    back(second)
     (answer,) = first.service.ask_again()
     assert (answer.state, "labelled again" in answer.reason) == ("refused", True)
-    assert (first.waiting, first.model.trained_label(raw)) == (0, "ham")
+    assert (first.waiting, first.model.trained_label(raw)) == (0, None if forget else "ham")
     assert equal(hosts)
 
 
@@ -253,3 +261,42 @@ def test_a_message_needs_no_answer(hosts):
     assert first.teach("", raw=raw, trust="admin", user="root").state == "learnt"
     assert first.teach("", raw=letter("y", 0)).state == "review"
     assert first.waiting == 0
+
+
+def test_many_questions_are_tried_in_several_passes(hosts, monkeypatch):
+    """A pass ends after its time, and the next one begins behind it: none waits for ever."""
+    first, second, _ = hosts
+    letters = [letter("x", number) for number in range(3)]
+    refs = [second.judge(raw)["signature"] for raw in letters]
+    dead(second, hosts)
+    assert {first.teach(ref).state for ref in refs} == {"waiting"}
+    back(second)
+    monkeypatch.setattr(elsewhere, "PASS_S", -1.0)
+    tried = []
+    run = first.service._elsewhere._tried
+    with monkeypatch.context() as silent:  # the host lives, and says nothing
+        silent.setattr(second.log._log, "answer", lambda *_: None)
+        silent.setattr(questions, "ASK_S", 0.01)
+        silent.setattr(
+            first.service._elsewhere, "_tried", lambda one: tried.append(one.number) or run(one)
+        )
+        for _ in range(4):
+            assert first.service.ask_again() == []
+    assert tried == [1, 2, 3, 1]
+    done = [len(first.service.ask_again()) for _ in range(3)]
+    assert (done, first.waiting) == ([1, 1, 1], 0)
+
+
+def test_a_full_outbox_keeps_its_questions(hosts):
+    """A question that is known already is noted again, however full the outbox is."""
+    first, second, _ = hosts
+    refs = second.judge(letter("x", 0))
+    dead(second, hosts)
+    assert first.teach(refs["signature"]).state == "waiting"
+    outbox = first.service._elsewhere._outbox
+    outbox._limit_bytes = 0
+    (question,) = outbox.questions()
+    assert outbox.put_question(question._replace(hosts=("c",))) == question.number
+    assert outbox.questions()[0].hosts == ("c",)
+    with pytest.raises(LogAwayError):
+        outbox.put_question(question._replace(number=0))

@@ -132,8 +132,8 @@ class Follower(_FleetThread):
             committer = service.model.committer
             if isinstance(committer, FleetCommitter):
                 state = committer.outbox.state()
-        oldest_s = round(max(now_us() - state.oldest_us, 0) / 1e6) if state.lessons else 0
-        return {"waiting": state.lessons, "waiting_bytes": state.bytes, "waiting_s": oldest_s}
+        oldest_s = round(max(now_us() - state.oldest_us, 0) / 1e6) if state.waiting else 0
+        return {"waiting": state.waiting, "waiting_bytes": state.bytes, "waiting_s": oldest_s}
 
     def _succeeded(self) -> None:
         if self._fault:
@@ -148,7 +148,7 @@ class Follower(_FleetThread):
                 return WAIT_S
             committer = service.model.committer
             assert isinstance(committer, FleetCommitter), "the committer of a host in a fleet"
-            self._beat(store, committer.outbox.state().lessons)
+            self._beat(store, committer.outbox.state().waiting)
             self._folded += store.follow()
             self._current = time.monotonic()
             committer.learn_waiting()

@@ -11,6 +11,7 @@ Reads and writes the outbox. Failure: RefError as `ownership`; LogAwayError if t
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -30,6 +31,9 @@ from spamnb.service.limits import TeachingRules
 from spamnb.store.fleet.fleet_log import FRESH_S
 from spamnb.store.fleet.outbox import WaitingQuestion
 
+PASS_S = 2.0
+"""how long the questions are tried at once: other hosts wait for this host's beats meanwhile"""
+
 
 class Elsewhere:
     """Resolves feedback with the verdicts of all hosts; without a fleet, with those of this one."""
@@ -41,6 +45,8 @@ class Elsewhere:
         store, committer = model.store, model.committer
         self._member = store.member if isinstance(store, FleetStore) else None
         self._outbox = committer.outbox if isinstance(committer, FleetCommitter) else None
+        self._tried_last = 0
+        """the number of the question that was tried last; the next pass begins behind it"""
         self._trying = threading.Lock()
         """held while a question is tried or taken back"""
 
@@ -96,16 +102,19 @@ class Elsewhere:
     def answered(self) -> Iterator[tuple[int, Feedback, ResolvedMessage]]:
         """Yield the questions that need not wait any longer; they are removed after their turn.
 
-        Each with the time at which it was put. LogAwayError while no host can be asked.
+        Each with the time at which it was put; after `PASS_S` the others wait for the next pass.
+        LogAwayError while no host can be asked.
         """
         if self._outbox is None or self._member is None:
             return
-        questions = self._outbox.questions()
+        end, last = time.monotonic() + PASS_S, self._tried_last
+        questions = sorted(self._outbox.questions(), key=lambda one: one.number <= last)
         beats = self._member.log.beats() if questions else []
         answering = {"", *(one.host for one in beats if one.age_s <= FRESH_S)}
         for question in questions:
             is_over = now_us() - question.time_us > DAY_US
             if is_over or answering & set(question.hosts):
+                self._tried_last = question.number
                 with self._trying:
                     if self._outbox.question(question.number) is not None:
                         resolved = self._tried(question)
@@ -116,6 +125,8 @@ class Elsewhere:
                             self._outbox.put_question(question._replace(hosts=resolved.silent))
                         # A host that lives and does not answer costs its wait once.
                         answering -= set(resolved.silent)
+                if time.monotonic() > end:
+                    return
 
     def _tried(self, question: WaitingQuestion) -> ResolvedMessage:
         try:

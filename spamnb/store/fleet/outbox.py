@@ -90,8 +90,8 @@ class WaitingQuestion(NamedTuple):
 class OutboxState(NamedTuple):
     """How much waits."""
 
-    lessons: int
-    """with the questions"""
+    waiting: int
+    """lessons and questions"""
     bytes: int
     oldest_us: int
     """when the oldest of them was given; 0 if none waits"""
@@ -138,7 +138,8 @@ class Outbox:
     def put_question(self, question: WaitingQuestion) -> int:
         """Store a question durably; return its number: a new one, if it has none yet."""
         data = json.dumps(question[1:]).encode()
-        self._refuse_beyond(len(data))
+        if not question.number:
+            self._refuse_beyond(len(data))
 
         def run(tables: Tables) -> int:
             number = question.number or _next_numbers(tables, 1)
