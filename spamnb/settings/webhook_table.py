@@ -14,7 +14,8 @@ WEBHOOKS = NamedSections(
     (
         Setting("webhook.*.url", TEXT,
             "The receiver: https://HOST/PATH. Its certificate must be valid for the host. With "
-            "http:// all hosts on the way can read the events."),
+            "http:// all hosts on the way can read the events. It is not shown, because the "
+            "address of many receivers is their password.", secret=True),
         Setting("webhook.*.secret_file", TEXT,
             "File with the secret in its first line, whsec_ and the base64 form of 24 to 64 random "
             "bytes; only its owner may have access (mode 0600)."),

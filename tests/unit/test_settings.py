@@ -8,7 +8,7 @@ import pytest
 from spamnb.core.model.costs import Costs
 from spamnb.errors import SettingsError
 from spamnb.settings import Settings, home_of, load
-from spamnb.settings.render import as_dict, example, shown, value_of
+from spamnb.settings.render import as_dict, example, listed, shown, value_of
 from spamnb.settings.setting import toml_of
 from spamnb.settings.table import BY_NAME, SETTINGS
 
@@ -164,6 +164,16 @@ def test_a_file_that_was_named_must_be_there(tmp_path):
     """Only the default file may be absent."""
     with pytest.raises(SettingsError, match="does not exist"):
         load(tmp_path / "none.toml", environment={})
+
+
+def test_the_address_of_a_webhook_is_not_shown(tmp_path):
+    """The address of many receivers is their password."""
+    path = tmp_path / "spamnb.toml"
+    path.write_text('[webhook.chat]\nurl = "https://hooks.example/T/B/xyz"\n')
+    settings = load(path, environment={})
+    found = {one["name"]: one for one in listed(settings)}["webhook.chat.url"]
+    assert (found["value"], found["changed"]) == ('"********"', True)
+    assert "hooks.example" not in shown(settings) + str(as_dict(settings)) + str(listed(settings))
 
 
 def test_a_secret_is_never_shown(monkeypatch):
