@@ -19,10 +19,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from spamnb.core.model.costs import Costs
 from spamnb.errors import SettingsError
+from spamnb.settings.cost_override import FILE as COSTS_FILE
 from spamnb.settings.cost_override import read_costs
 from spamnb.settings.own_costs import CostSettings
 from spamnb.settings.schema import MEMBERS, SECTIONS, VERSION, Settings
@@ -59,8 +61,12 @@ def load(
     settings = _build({name: _checked(name, one) for name, one in found.items()}, found, source)
     if any(name.startswith("costs.") for name in found):
         return settings
-    costs = read_costs(home_of(settings, environment), settings.ham_loss.one_in)
-    return replace(settings, costs=costs) if costs else settings
+    home = home_of(settings, environment)
+    costs = read_costs(home, settings.ham_loss.one_in)
+    if costs is None:
+        return settings
+    found_at = dict.fromkeys(("costs.junk", "costs.reject"), str(home / COSTS_FILE))
+    return replace(settings, costs=costs, positions={**settings.positions, **found_at})
 
 
 def _from_file(
@@ -221,7 +227,8 @@ def _build(values: Mapping[str, Any], found: Mapping[str, FoundValue], source: s
             chosen: _make_section(f"{family}.{chosen}", make, keys, values, found)
             for chosen in _chosen(family, found)
         }
-    return Settings(**top, file=source)
+    positions = {name: one.position for name, one in found.items()}
+    return Settings(**top, file=source, positions=positions)
 
 
 _OWN_COSTS = ("domain", "person")
@@ -254,10 +261,13 @@ def _make_section(
         raise SettingsError(f"[{section}] ({where}): {error}", hint=error.hint) from error
 
 
-def restored(values: Mapping[str, Any]) -> Settings:
+def restored(
+    values: Mapping[str, Any], positions: Mapping[str, str] = MappingProxyType({})
+) -> Settings:
     """Rebuild the settings from the output of `render.plain`, as passed between processes."""
     found = {name: FoundValue(value, "handed over") for name, value in values.items()}
-    return _build({name: _checked(name, one) for name, one in found.items()}, found, "")
+    settings = _build({name: _checked(name, one) for name, one in found.items()}, found, "")
+    return replace(settings, positions=positions)
 
 
 def control_of(

@@ -30,7 +30,7 @@ def merge_reloadable(
         later, stays = [*later, "listener"], (_MAILBOXES, "listener.")
     values = {name: value for name, value in new.items() if not name.startswith(stays)}
     values |= {name: old[name] for name in old if name in later or name.startswith(stays)}
-    return replace(restored(values), file=after.file), later
+    return replace(restored(values, after.positions), file=after.file), later
 
 
 def _without_next_hop(settings: Settings) -> list[str]:

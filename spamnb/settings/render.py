@@ -56,14 +56,16 @@ def _entry(setting: Setting, value: Any) -> list[str]:
 
 
 def shown(settings: Settings) -> str:
-    """Return the settings in force as a file, secrets masked."""
+    """Return the settings in force as a file, secrets masked; it says where each was found."""
     lines: list[str] = []
     section = ""
     for setting, chosen, value in _all(settings):
         where = _full_name(setting, _key(chosen)).rpartition(".")[0]
         lines += _section_header(where, section)
         section = where
-        lines.append(f"{setting.key} = {toml_of(_masked(setting, value))}")
+        position = settings.positions.get(_full_name(setting, chosen), "")
+        comment = f"  # {position}" if position.isprintable() and position else ""
+        lines.append(f"{setting.key} = {toml_of(_masked(setting, value))}{comment}")
     return "\n".join(lines) + "\n"
 
 
@@ -83,6 +85,7 @@ def listed(settings: Settings) -> list[dict[str, Any]]:
                 "value": toml_of(_masked(setting, value)),
                 "default": toml_of(default),
                 "changed": value != default,
+                "position": settings.positions.get(_full_name(setting, chosen), ""),
                 "restart": setting.restart,
                 "reason": setting.reason,
             }

@@ -292,6 +292,8 @@ class Settings:
     webhook: Mapping[str, WebhookParams] = field(default_factory=dict)
     file: str = ""
     """the file they were read from; empty if none"""
+    positions: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """where each value that is no default was found: file and line, variable or flag"""
 
 
 SECTIONS: dict[str, Callable[..., Any]] = {

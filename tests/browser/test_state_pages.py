@@ -110,10 +110,13 @@ def test_no_secret_is_on_the_page(site):
     shown = spamnb(site.home, "--config", str(site.config), "config", "show", "--json").json[0]
     assert found.keys() | {"file"} == shown.keys()
     assert api.get("/settings").body["file"] == str(site.config)
-    assert found["console.admins"]["changed"] is True
+    lines = site.config.read_text().splitlines()
+    admins = found["console.admins"]
+    number = int(admins["position"].removeprefix(f"{site.config}, line "))
+    assert (admins["changed"], lines[number - 1].partition(" ")[0]) == (True, "admins")
     assert found["journal.keep_days"] | {"reason": ""} == {
         "name": "journal.keep_days", "value": "400", "default": "400", "changed": False,
-        "restart": False, "reason": "",
+        "restart": False, "reason": "", "position": "",
     }  # fmt: skip
 
 

@@ -59,6 +59,22 @@ def test_what_is_in_force_is_shown_as_a_file_that_means_the_same(tmp_path):
     assert again == first
 
 
+def test_what_is_in_force_is_shown_with_its_position(tmp_path):
+    """The line of the file, the variable or the flag; nothing for a default."""
+    text = '# first\n[log]\nlevel = "debug"\n[domain."a.example"]\njunk_costs = [90, 0.05]\n'
+    path = written(tmp_path, text)
+    environment = {"SPAMNB_HISTORY_KEEP_DAYS": "20"}
+    settings = load(path, environment=environment, flags={"home": str(tmp_path)})
+    lines = shown(settings).splitlines()
+    assert f'level = "debug"  # {path}, line 3' in lines
+    assert "keep_days = 20  # $SPAMNB_HISTORY_KEEP_DAYS" in lines
+    assert f'home = "{tmp_path}"  # a flag' in lines
+    assert 'format = "text"' in lines
+    found = {one["name"]: one["position"] for one in listed(settings)}
+    assert found['domain."a.example".junk_costs'] == f"{path}, line 5"
+    assert found["log.format"] == ""
+
+
 def test_later_sources_win(tmp_path):
     """Flags win over the environment, that over the file, that over the defaults."""
     days = "[journal]\nkeep_days = 10\n[history]\nkeep_days = 9\n"

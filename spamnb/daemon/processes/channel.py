@@ -37,6 +37,8 @@ class StartParams:
     """plain values, as `spamnb.settings.plain` writes them"""
     settings_file: str = ""
     """the file that they are from; empty if there is none"""
+    positions: dict[str, str] = field(default_factory=dict)
+    """where each of them was found"""
     sockets: dict[str, list[int]] = field(default_factory=dict)
     """name of a listener -> descriptors of its listening sockets; `control` is the learner's"""
     control: str = ""
@@ -57,6 +59,7 @@ class Order:
 
     what: Literal["reload"]
     settings: dict[str, Any] = field(default_factory=dict)
+    positions: dict[str, str] = field(default_factory=dict)
     sockets: dict[str, list[int]] = field(default_factory=dict)
     """name of a listener that is new or has moved -> descriptors of its listening sockets, which
     are passed with the message"""

@@ -26,7 +26,7 @@ Apply = Callable[[Settings, dict[str, list[int]]], None]
 
 def start_child(start: StartParams, name: str) -> tuple[Settings, Log]:
     """Return a child's settings and its log, which also receives the logging of libraries."""
-    settings = restored(start.settings)
+    settings = restored(start.settings, start.positions)
     log = Log(settings.log, name)
     take_over(log)
     return settings, log
@@ -103,6 +103,6 @@ class ChildLoop:
             asyncio.get_running_loop().remove_reader(self._orders.fileno())
             self.stop.set()
             return
-        settings = restored(order.settings)
+        settings = restored(order.settings, order.positions)
         self._log.apply_settings(settings.log)
         apply_settings(settings, order.sockets)

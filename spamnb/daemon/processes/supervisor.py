@@ -144,7 +144,8 @@ class Supervisor:
         self._waiting.pop(start.slot, None)
         try:
             sockets = self._plan.sockets.of(start)
-            start = replace(start, settings=plain(self._settings), sockets=sockets)
+            settings, positions = plain(self._settings), dict(self._settings.positions)
+            start = replace(start, settings=settings, positions=positions, sockets=sockets)
             child = spawn(start, self._shared)
         except OSError as error:
             # No memory or no descriptors, for now.
@@ -306,7 +307,8 @@ class Supervisor:
         for child in self._children.values():
             own = self._plan.sockets.of(child.start)
             passed = {name: fds for name, fds in own.items() if name in moved}
-            if not child.tell(Order("reload", plain(settings), passed)):
+            order = Order("reload", plain(settings), dict(settings.positions), passed)
+            if not child.tell(order):
                 self._log(
                     {"event": "process does not take settings", "level": "error"}
                     | {"role": child.start.role, "slot": child.start.slot}
