@@ -101,13 +101,16 @@ BODIES = {
     "begin_preview": {"kept": "unknown"},
     "apply_preview": {"expect": 1},
     "list_sender": {"word": "wanted", "sender": "news@x.example"},
+    "bypass": {"on": False},
+    "undo_selected": {"since": "2100-01-01T00:00:00Z", "last_event": 1},
 }
+QUERIES = {"series": {"name": "scanned"}, "undo_plan": {"since": "2100-01-01T00:00:00Z"}}
 
 
 def asked(api, operation):
     """Send a request that is valid but for the things that it names."""
     path = operation.path.format(**{name: SOME[name] for name in in_path(operation)})
-    query = {"name": "scanned"} if operation.name == "series" else {}
+    query = QUERIES.get(operation.name, {})
     body = BODIES.get(operation.name)
     if operation.name == "create_token":
         body = {"name": f"made {next(NUMBERS)}", "scopes": ["admin"]}
