@@ -104,6 +104,25 @@ def test_the_keyboard_alone_teaches(site, browser):
         page.get_by_text("is undone").wait_for()
 
 
+def test_a_key_counts_from_the_moment_the_list_of_keys_is_closed(site, browser):
+    """A key that is pressed before the browser's next frame, when the dialog has the focus."""
+    site.deliver("by keyboard")
+    with window(browser, site.url) as opened:
+        page = opened.log_in("root", "/live")
+        page.get_by_role("link", name="by keyboard").first.wait_for()
+        focused = page.evaluate("""() => {
+            const keys = document.querySelector("#keys"), press = () => document.activeElement
+                .dispatchEvent(new KeyboardEvent("keydown", { key: "j", bubbles: true }));
+            keys.showModal();
+            press();
+            const open = document.activeElement.className;
+            keys.close();
+            press();
+            return [open, document.activeElement.className];
+        }""")
+        assert focused == ["", "open"]
+
+
 def test_a_user_sees_and_corrects_the_own_mail_alone(site, browser):
     """My mail has what was delivered to the user; a message of another does not exist."""
     mine, others = site.deliver("for alice"), site.deliver("for bob", to="bob@example.org")

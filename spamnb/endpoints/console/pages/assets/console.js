@@ -147,7 +147,8 @@ const keys = {
 };
 
 document.addEventListener("keydown", (event) => {
-  const typing = event.target.closest("input:not([type=checkbox]), select, textarea, dialog");
+  // A closed dialog keeps the focus until the next frame, so its keys are those of the page.
+  const typing = event.target.closest("input:not([type=checkbox]), select, textarea, dialog[open]");
   if (typing || event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
   event.preventDefault();
   keys[event.key]();
