@@ -288,7 +288,7 @@ def test_with_a_daemon_nothing_heavy_is_imported(served):
     assert loaded & heavy == set()
 
 
-@pytest.mark.full
+@pytest.mark.timed
 def test_a_message_takes_a_tenth_of_a_second(served):
     """With a daemon, start to end takes at most 0.1 s of a core."""
     spent = []

@@ -193,7 +193,7 @@ def test_tune_writes_nothing_and_claims_nothing(tmp_path, home, few):
     assert (home / "data.mdb").read_bytes() == before
 
 
-@pytest.mark.full
+@pytest.mark.timed
 def test_tune_takes_a_minute_at_most():
     """All tries on the sample, on one processor: 60 s, of the clock and of CPU."""
     done = run("tune", HAM, SPAM, "--jobs", 1, "--json").json[0]

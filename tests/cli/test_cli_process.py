@@ -29,14 +29,14 @@ def cost(home, *arguments):
     return min(walls), min(spent)
 
 
-@pytest.mark.full
+@pytest.mark.timed
 def test_version_starts_in_a_sixth_of_a_second(trained):
     """`--version` takes at most 0.15 s of a core: nothing heavy is imported."""
     _, spent = cost(trained, "--version")
     assert spent <= 0.15
 
 
-@pytest.mark.full
+@pytest.mark.timed
 def test_one_message_is_scored_in_a_third_of_a_second(trained):
     """`score one.eml` takes at most 0.35 s of a core, from start to end."""
     _, spent = cost(trained, "score", ONE_SPAM)

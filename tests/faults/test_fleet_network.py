@@ -20,7 +20,7 @@ from support.waiting import LIMIT_S, until
 
 from spamnb.store.lmdb.store import open_store
 
-pytestmark = [pytest.mark.full, needs_namespaces, needs_valkey]
+pytestmark = [pytest.mark.timed, needs_namespaces, needs_valkey]
 PAGE = (DOCS / "fleet.md").read_text("utf-8")
 BLOCKS = [
     textwrap.dedent(block)

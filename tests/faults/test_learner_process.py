@@ -456,7 +456,7 @@ def test_a_file_of_roots_teaches_as_a_user_at_most(place):
 # --- cost -------------------------------------------------------------------------------------
 
 
-@pytest.mark.full
+@pytest.mark.timed
 def test_a_correction_by_signature_is_cheap(place, capsys):
     """At most 5 ms of CPU in client and learner together."""
     home = place / "m"

@@ -1,7 +1,7 @@
 """The promised figures, measured: speed beside bogofilter, bytes on the disk, memory.
 
 By the benches' own functions, so that what is promised is what `scripts/bench` prints. Minutes of
-work, and a machine with nothing else to do; they run with `scripts/test --all` only.
+work, and a machine with nothing else to do; they run with `scripts/test --all` only, one by one.
 """
 
 import importlib
@@ -14,7 +14,7 @@ import pytest
 
 BENCHES = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.timed
 
 
 def bench(name):

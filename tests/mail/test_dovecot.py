@@ -85,7 +85,7 @@ def test_flag_and_move_are_one_training(site):
     assert site.learnt(name) == ["spam"]
 
 
-@pytest.mark.full
+@pytest.mark.timed
 def test_the_mail_program_does_not_wait(site):
     """At most 50 ms a message, 10 ms in the median: moves that teach beside moves that do not."""
     took = {"Work": [], "Junk": []}
@@ -104,7 +104,7 @@ def test_the_mail_program_does_not_wait(site):
     assert most <= MOST_MS
 
 
-@pytest.mark.full
+@pytest.mark.timed
 def test_a_thousand_in_one_move(site):
     """The moves end within 15 s, and all of them are learnt."""
     site.alice.imap.create("Many")

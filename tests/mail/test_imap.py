@@ -320,7 +320,7 @@ def test_ten_thousand_messages(home, tmp_path, boxes):
     assert once(home, config) == []
 
 
-@pytest.mark.full
+@pytest.mark.timed
 def test_new_mail_is_judged_within_seconds(home, tmp_path, boxes):
     """From the delivery to the move, within 5 s, by IDLE."""
     box = boxes()

@@ -35,7 +35,7 @@ def test_a_short_storm(tmp_path):
     check(Storm(tmp_path).run(4, 6))
 
 
-@pytest.mark.full
+@pytest.mark.timed
 def test_ten_minutes(tmp_path):
     """Ten minutes of all attacks with a p99 of small mail below a second, then 600 kills."""
     results = Storm(tmp_path).run(600, 600)

@@ -279,7 +279,7 @@ def test_files_are_brought_in_order_of_time_by_their_heads(tmp_path):
     assert [Path(unit.path).name for unit, _ in ordered] == ["b", "c", "a"]
 
 
-@pytest.mark.full
+@pytest.mark.timed
 def test_the_spamassassin_corpus_takes_its_time_and_no_more(shared_corpora):
     """6,046 messages in at most 20 s of processor time, with 1-AUC below 0.1 %."""
     folder = shared_corpora / "spamassassin"
