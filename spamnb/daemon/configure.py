@@ -19,6 +19,8 @@ from spamnb.endpoints.scanner.params import MOST_BYTES, ScannerParams
 from spamnb.endpoints.smtp.relay.params import Limits, ListenerParams, RelayPolicy
 from spamnb.errors import BugError
 from spamnb.service.admin.request import user_id
+from spamnb.service.admin.tokens import TokenFile
+from spamnb.service.engine.clock import now_us
 from spamnb.service.scanning.model_session import SessionConfig
 from spamnb.service.scanning.scanner import ScanPolicy
 from spamnb.service.scanning.types import ScanOptions
@@ -37,6 +39,7 @@ class WorkerShare(NamedTuple):
     listeners: int
     descriptors: int
     """of the process"""
+    home: Path
 
     def limits(self, limits: Limits) -> Limits:
         """Return the limits, with at most as many connections as there are file descriptors for.
@@ -100,10 +103,12 @@ def scanner_params_of(
     """Return the parameters of a scanner."""
     found = map(user_id, settings.serve.delegates)
     delegates = frozenset(uid for uid in found if uid is not None)
+    tokens = TokenFile(share.home)
     return ScannerParams(
         peers=NetworkSet(listener.peers),
         teachers=NetworkSet(listener.teachers),
         caller_of=Roles(os.geteuid(), delegates).caller,
+        token_of=lambda text: tokens.find(text, now_us()),
         refusable=listener.queue == "before",
         scan_limit_bytes=listener.scan_limit_bytes,
         size_limit_bytes=listener.size_limit_bytes or MOST_BYTES,

@@ -33,13 +33,13 @@ from spamnb.settings import Settings
 from spamnb.settings.schema import ListenerSettings
 
 _RECEIVE_BYTES: Final = 65_536
-_SHARE: Final = WorkerShare(delivery="", workers=1, listeners=1, descriptors=64)
 
 
 def answer_one(peer: socket.socket, settings: Settings, home: Path, log: Log) -> None:
     """Answer one request for a scan; other requests get no reply."""
     listener = _listener_of(settings)
-    params = scanner_params_of(settings, listener, _SHARE)
+    share = WorkerShare(delivery="", workers=1, listeners=1, descriptors=64, home=home)
+    params = scanner_params_of(settings, listener, share)
     identity = PeerIdentity(UNIX, os.geteuid())
     session = ScannerSession(params, Meters(), identity, time.monotonic())
     while not session.closed:

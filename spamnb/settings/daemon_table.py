@@ -389,7 +389,8 @@ LISTENERS = NamedSections(
             "connect."),
         Setting("listener.*.teachers", NETS,
             "With the protocol scanner: TCP clients that may name recipients and users, and send "
-            "corrections on behalf of any user, such as a mail server. All others may only scan. "
+            "corrections on behalf of any user, such as a mail server. All others may only scan, "
+            "unless they show a token with the scope teach. "
             "The users of a unix socket have the rights that they have at the control socket."),
         Setting("listener.*.scan_limit_bytes", _BYTES,
             "Larger messages are streamed to the next hop and not buffered."),

@@ -6,6 +6,8 @@ import json
 import os
 import pwd
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -189,6 +191,37 @@ def test_rspamc_reads_every_reply(site):
         assert "success = true" in learnt.stdout.decode(), learnt.stdout
     refused = named.replace(site.changes["127.0.0.1:11333"], site.here["127.0.0.1:783"])
     assert "403" in run_line(refused, message).stdout.decode()
+
+
+@needs_rspamc
+def test_rspamc_teaches_with_a_token(site):
+    """The lines of the page; a revoked token, and one of another user, are refused."""
+    site.message("ham", 13)
+    program = site.folder / "spamnb"
+    command = f"{sys.executable} -m spamnb --home {site.daemon.home} --config {site.daemon.config}"
+    program.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    program.chmod(0o755)
+    there = {"127.0.0.1:11333": site.here["127.0.0.1:783"]}
+    page = changed(snippet("rspamd.md", "Corrections", "shell"), there)
+    page = changed(page, {"rspamc -h": f"'{RSPAMC}' -h"})
+    environment = site.daemon.environment | {
+        "PATH": f"{site.folder}:{os.environ['PATH']}",
+        "LD_LIBRARY_PATH": os.environ.get("RSPAMC_LIBRARIES", ""),
+    }
+
+    def told(lines):
+        done = subprocess.run(
+            ["sh", "-c", "\n".join(lines)], cwd=site.folder, env=environment, capture_output=True,
+            check=False,
+        )  # fmt: skip
+        return done.stdout.decode()
+
+    create, learn, revoke = page.splitlines()[1:]
+    assert "success = true" in told([create, learn, revoke])
+    assert "403" in told([create, revoke, learn])
+    create = create.replace("--scope", "--for alice@example.org --scope")
+    learn = learn.replace("learn_spam", "-d bob@example.org learn_ham")
+    assert "403" in told([create, learn, revoke])
 
 
 @needs_curl

@@ -32,7 +32,7 @@ def test_a_listener_allows_no_more_connections_than_descriptors():
     """A connection takes two descriptors: the limit follows, and is at least one."""
 
     def connections(listeners, descriptors):
-        share = WorkerShare("127.0.0.1:25", 2, listeners, descriptors)
+        share = WorkerShare("127.0.0.1:25", 2, listeners, descriptors, Path())
         return relay_params_of(Settings(), ListenerSettings(), share).limits.connections
 
     assert connections(1, 1 << 20) == 2000

@@ -13,8 +13,9 @@ from spamnb.endpoints.net.networks import NetworkSet
 from spamnb.endpoints.scanner.params import ScannerParams
 from spamnb.endpoints.scanner.session import ScannerSession
 from spamnb.endpoints.scanner.teaching import PeerIdentity
-from spamnb.errors import LimitError, StoreBusyError
+from spamnb.errors import LimitError, StoreBusyError, StoreDamagedError
 from spamnb.service.admin.request import AdminResponse, Caller
+from spamnb.service.admin.tokens import ApiToken
 from spamnb.service.scanning.types import Advice, ScanResult
 from spamnb.service.telemetry.metrics import Meters
 
@@ -318,6 +319,48 @@ def test_who_may_teach_on_whose_behalf(client, named, fields):
         assert json_of(learnt.sent) == {"success": True}
         assert told.questions[0].fields == fields | {"label": "spam"}
         assert learnt.questions[0].fields == fields | {"label": "ham"}
+
+
+def token(user="", scopes=("teach",)):
+    """A listener that knows one token."""
+    known = {"secret": ApiToken("mutt", "", scopes, user, 0, 1)}
+    return {"token_of": known.get}
+
+
+@pytest.mark.parametrize(
+    ("client", "password", "named", "fields"),
+    [
+        (token("alice"), "secret", "", {"channel": "api", "trust": "user", "for": "alice"}),
+        (token("alice"), "secret", "Alice", {"channel": "api", "trust": "user", "for": "alice"}),
+        (token("alice"), "secret", "bob", None),
+        (token("alice", ("score", "read")), "secret", "", None),
+        (token("alice"), "another", "", None),
+        (token("alice"), "", "", None),
+        (token(), "secret", "", {"channel": "api", "trust": "admin", "for": "token mutt"}),
+        (token(), "secret", "bob", {"channel": "imap", "trust": "user", "for": "bob"}),
+        (user(1) | token(), "secret", "bob", None),
+    ],
+)
+def test_a_token_teaches_over_tcp(client, password, named, fields):
+    """A password that is a token with the scope `teach` counts; on a unix socket the user does."""
+    headers = {"Password": password} if password else {}
+    asked = post("/learnspam", **headers | ({"Deliver-To": named} if named else {}))
+    one = Driver(**client).feed(asked)
+    assert [question.fields for question in one.questions] == (
+        [] if fields is None else [fields | {"label": "spam"}]
+    )
+    assert one.sent.startswith(b"HTTP/1.1 403 " if fields is None else b"HTTP/1.1 200 ")
+
+
+def test_tokens_that_cannot_be_read_are_no_refusal():
+    """The client may try again: it is not known whether it may teach."""
+
+    def damaged(_text):
+        raise StoreDamagedError("tokens.json is no file of tokens")
+
+    one = Driver(token_of=damaged).feed(post("/learnspam", Password="secret"))
+    assert one.sent.startswith(b"HTTP/1.1 503 ")
+    assert one.questions == []
 
 
 def test_recipients_count_only_from_clients_that_may_name_them():

@@ -13,6 +13,7 @@ import gc
 import resource
 from collections.abc import Callable, Coroutine
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from spamnb.daemon.configure import WorkerShare
@@ -81,7 +82,8 @@ class Worker(ChildRole):
 
     def _share_of(self, settings: Settings, listeners: int) -> WorkerShare:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return WorkerShare(self._start.delivery, workers_of(settings), listeners, descriptors)
+        home = Path(self._start.home)
+        return WorkerShare(self._start.delivery, workers_of(settings), listeners, descriptors, home)
 
     def _beat(self, listeners: WorkerListeners) -> None:
         self._shared.beat(self._start.slot)

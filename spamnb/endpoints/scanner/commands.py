@@ -2,7 +2,7 @@
 
 A command is answered at once (`Answered`), needs a scan (`Scan`), or a question to the learner
 (`AskDaemon`). Failure: RequestError for an unknown or invalid command, RefusedError for a client
-that may not teach.
+that may not teach, another SpamnbError if that cannot be said.
 """
 
 from __future__ import annotations
@@ -168,7 +168,8 @@ def _learn(label: str) -> Callable[[ClientRequest, PeerIdentity, ScannerParams],
             raise RequestError("data", "no Class is given")
         if not request.body:
             raise RequestError("data", "no message is given")
-        fields = teaching_fields(peer, params, request.header("deliver-to", "user"))
+        user, password = request.header("deliver-to", "user"), request.header("password")
+        fields = teaching_fields(peer, params, user, password)
         return AskDaemon("teach", request.body, fields | {"label": named})
 
     return plan

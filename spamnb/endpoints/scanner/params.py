@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from spamnb.endpoints.net.networks import LOOPBACK, NetworkSet
 from spamnb.service.admin.request import Caller, login_of
+from spamnb.service.admin.tokens import ApiToken
 
 _NONE = NetworkSet()
 MOST_BYTES = 64 << 20
@@ -15,6 +16,10 @@ MOST_BYTES = 64 << 20
 
 def _no_rights(uid: int) -> Caller:
     return Caller(uid, "self", login_of(uid))
+
+
+def _no_token(_text: str) -> ApiToken | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,8 @@ class ScannerParams:
     """TCP clients that may name recipients and users, and teach on behalf of users"""
     caller_of: Callable[[int], Caller] = _no_rights
     """the role of a local user on a unix socket"""
+    token_of: Callable[[str], ApiToken | None] = _no_token
+    """the valid token with a text; raises SpamnbError if that is not known"""
     refusable: bool = True
     """whether the client can refuse a message, so that `reject` is an answer"""
     scan_limit_bytes: int = 1 << 20

@@ -34,7 +34,7 @@ from spamnb.endpoints.scanner.params import ScannerParams
 from spamnb.endpoints.scanner.request import ClientRequest, Dialect, RequestError
 from spamnb.endpoints.scanner.spamd_requests import SpamdRequestReader
 from spamnb.endpoints.scanner.teaching import PeerIdentity, may_name
-from spamnb.errors import RefusedError, SpamnbError
+from spamnb.errors import SpamnbError
 from spamnb.service.admin.request import AdminResponse
 from spamnb.service.scanning.types import ScanRequest, ScanResult
 from spamnb.service.telemetry.metrics import Meters
@@ -246,7 +246,7 @@ class ScannerSession:
             plan = commands.plan_of(request, self._peer, self.params)
         except RequestError as error:
             self._reply(commands.problem(self._dialect, error, request))
-        except RefusedError as error:
+        except SpamnbError as error:
             self._reply(commands.worded(request, error))
         else:
             self._carry_out(plan)

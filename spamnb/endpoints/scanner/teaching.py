@@ -2,16 +2,19 @@
 
     unix socket   the kernel names the user; its role is the one on the control socket: an admin or
                   a delegate may name another user, all others teach as themselves
-    TCP           refused unless the client is one of the listener's teachers, which may name a user
+    TCP           refused unless the client is one of the listener's teachers, which may name a
+                  user, or shows a token with the scope `teach`; one that acts for a user teaches as
+                  that user, others have the rights of an admin
 
 A mail program that names no user is not asked whose mailbox the message was in, so its corrections
-wait for review. Failure: RefusedError.
+wait for review. Failure: RefusedError; SpamnbError if the tokens cannot be read.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from spamnb.core.mail.domains import same_name
 from spamnb.endpoints.scanner.params import ScannerParams
 from spamnb.errors import RefusedError
 from spamnb.service.admin.request import Caller
@@ -40,13 +43,15 @@ def may_name(peer: PeerIdentity, params: ScannerParams) -> bool:
     return caller.role != "self"
 
 
-def teaching_fields(peer: PeerIdentity, params: ScannerParams, named: str) -> dict[str, Any]:
+def teaching_fields(
+    peer: PeerIdentity, params: ScannerParams, named: str, password: str = ""
+) -> dict[str, Any]:
     """Return whose correction it is, and how far it is trusted."""
     caller = peer.caller(params)
     if caller is None:
-        if not params.teachers.contains(peer.address):
-            raise RefusedError("this client may not teach", hint="see listener.*.teachers")
-        return _MAILBOX | {"for": named} if named else _unnamed(peer.address)
+        if params.teachers.contains(peer.address):
+            return _MAILBOX | {"for": named} if named else _unnamed(peer.address)
+        return _token_fields(params, named, password)
     if caller.role == "self":
         if named not in ("", caller.login):
             raise RefusedError(f"{caller.login} may not act for {named}")
@@ -57,6 +62,19 @@ def teaching_fields(peer: PeerIdentity, params: ScannerParams, named: str) -> di
     if named in ("", caller.login):
         return {"channel": "api", "trust": "admin", "for": caller.login}
     return _MAILBOX | {"for": named}
+
+
+def _token_fields(params: ScannerParams, named: str, password: str) -> dict[str, Any]:
+    token = params.token_of(password) if password else None
+    if token is None or "teach" not in token.scopes:
+        raise RefusedError("this client may not teach", hint="see listener.*.teachers")
+    if token.user:
+        if named and not same_name(named, token.user):
+            raise RefusedError(f"this client may not act for {named}")
+        return {"channel": "api", "trust": "user", "for": token.user}
+    if named:
+        return _MAILBOX | {"for": named}
+    return {"channel": "api", "trust": "admin", "for": f"token {token.name}"}
 
 
 def _unnamed(name: str) -> dict[str, Any]:

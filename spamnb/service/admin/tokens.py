@@ -1,9 +1,10 @@
-"""Tokens of the HTTP API: scopes, the user that they act for, and an end.
+"""Tokens of the HTTP API and of clients of rspamd: scopes, the user that they act for, and an end.
 
     home/console/tokens.json    a record for each token, with the hash of its text
 
 A token is shown once, when it is created; the file has only its hash. The commands write the file,
-and the console reads it again when it changes, so that a revoked token is refused at its next use.
+and console and workers read it again when it changes, so that a revoked token is refused at its
+next use.
 Failure: UserError for a token that may not exist, RefError for an unknown one, StoreError if the
 file cannot be read or written.
 """
