@@ -3,6 +3,7 @@
 import email
 import shutil
 import smtplib
+from itertools import count
 
 import pytest
 from support.docs_snippets import changed, snippet
@@ -111,3 +112,31 @@ def test_postfix_defers_while_the_daemon_is_down(site):
     finally:
         site.daemon.start()
     site.send(mail_of("ham", 6), ["bob@example.org"])
+
+
+def test_the_way_back(site):
+    """Without `smtpd_milters` Postfix delivers mail unmarked, and needs no daemon."""
+    main, line = site.root / "postfix/main.cf", snippet("milter.md", "Postfix", "main.cf")
+    here = {"127.0.0.1:10025": f"127.0.0.1:{site.port['filter']}"}
+    line = changed(line, here).splitlines()[1] + "\n"
+    assert line.startswith("smtpd_milters = ")
+    text = main.read_text()
+    numbers = count()
+
+    def flag():
+        tag = f"way back {next(numbers)}."
+        site.send(f"Subject: {tag}\r\n\r\ntext\r\n".encode(), ["bob@example.org"])
+        (raw,) = until(lambda: site.delivered("bob", tag))
+        return email.message_from_bytes(raw)["X-Spam-Flag"]
+
+    try:
+        main.write_text(changed(text, {line: ""}))
+        site.postfix("reload")
+        until(lambda: flag() is None, what="mail without a milter")
+        site.daemon.stop()
+        assert flag() is None
+    finally:
+        main.write_text(text)
+        site.postfix("reload")
+        site.daemon.start()
+    until(lambda: flag() == "NO", what="mail with the milter")

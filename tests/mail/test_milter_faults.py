@@ -118,19 +118,22 @@ def is_marked(rig, ident):
 
 @pytest.mark.parametrize(("name", "code"), [(TEMPFAIL, 451), (ACCEPT, 250)])
 def test_a_worker_is_killed_in_a_scan(rig, started, tmp_path, pool, name, code):
-    """Postfix defers the message, or delivers it unmarked; the next one is scanned again."""
+    """Postfix defers the rest of the session, or delivers it unmarked; the next one is scanned."""
     daemon, ident = started(), f"killed-{name}"
-    reply = pool.submit(sent, rig, name, ident, WORDS + HANG.decode())
-    hanging(tmp_path)
-    os.kill(daemon.children("worker")[0], signal.SIGKILL)
-    assert reply.result() == code
-    daemon.wait_for("process died", role="worker")
+    with Sender(rig, name) as sender:
+        reply = pool.submit(sender.send, ident, WORDS + HANG.decode())
+        hanging(tmp_path)
+        os.kill(daemon.children("worker")[0], signal.SIGKILL)
+        assert reply.result() == code
+        daemon.wait_for("process died", role="worker")
+        assert sender.send(f"further-{ident}") == code
     assert sent(rig, name, f"after-{ident}") == 250
     assert is_marked(rig, f"after-{ident}")
-    if code == 250:
-        assert not is_marked(rig, ident)
-    else:
-        assert rig.delivered("bob", f"<{ident}@x>") == []
+    for one in (ident, f"further-{ident}"):
+        if code == 250:
+            assert not is_marked(rig, one)
+        else:
+            assert rig.delivered("bob", f"<{one}@x>") == []
 
 
 def test_a_message_that_kills_two_scan_processes_is_deferred(rig, started, tmp_path, pool):

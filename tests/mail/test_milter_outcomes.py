@@ -3,6 +3,7 @@
 import email
 import shutil
 import smtplib
+import subprocess
 from itertools import count
 
 import pytest
@@ -104,6 +105,27 @@ def test_a_full_quarantine_lets_mail_pass_marked(rig):
     (name,) = kept(rig)
     rig.daemon.spamnb("quarantine", "delete", name)
     until(lambda: "quarantine-full" in rig.daemon.log.read_text(), what="the reason in the log")
+
+
+def test_a_full_disk_lets_mail_pass_marked(rig):
+    """What cannot be written into the quarantine is delivered; later mail is kept again."""
+    folder = rig.daemon.home / "quarantine"
+    folder.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "none", folder]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        big = "a line of a large message\r\n" * 10_000
+        assert send(rig, "no room", big, sender=BLOCKED) == 250
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+    found = came(rig, "no room")
+    assert found["X-Spam-Flag"] == "YES"
+    assert found.get_payload() == big.replace("\r\n", "\n")
+    assert kept(rig) == []
+    assert send(rig, "room again", big, sender=BLOCKED) == 250
+    (name,) = kept(rig)
+    rig.daemon.spamnb("quarantine", "delete", name)
 
 
 def test_mail_passes_unscanned_in_a_bypass(rig):

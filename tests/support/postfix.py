@@ -272,9 +272,13 @@ class Rig:
         for path in (root / "dovecot/sieve").glob("*.sieve"):
             _run(*dovecot_versions.command("sievec", "-c", conf, path))
         self.start_dovecot()
-        _run("postfix", "-c", root / "postfix", "start")
+        self.postfix("start")
         for name in ("submission", "lmtp", "imap"):
             until(lambda name=name: self.answers(name), what=f"{name} listening")
+
+    def postfix(self, command):
+        """Run a command of Postfix."""
+        _run("postfix", "-c", self.root / "postfix", command)
 
     def start_dovecot(self):
         """Start it, and wait for its pid file, which it writes after the command has ended."""
