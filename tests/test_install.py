@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.docs_snippets import snippet
 from support.standin_pip import without_network
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -174,6 +175,44 @@ def test_systemd_understands_the_units(installed):
     """Not one warning."""
     command = ["systemd-analyze", "--man=no", "verify", *units(installed)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_systemd
+@pytest.mark.parametrize(
+    ("page", "section", "file"),
+    [
+        ("milter.md", "A unix socket", "/etc/systemd/system/spamnb.service.d/milter.conf"),
+        ("spamc.md", "The listener", "/etc/systemd/system/spamnb.service.d/port.conf"),
+    ],
+)
+def test_systemd_understands_the_drop_ins_of_the_pages(installed, tmp_path, page, section, file):
+    """Each changes what the shipped unit sets, without a warning."""
+    shutil.copytree(installed / "etc/systemd/system", tmp_path / "system")
+    drop_in = tmp_path / file.removeprefix("/etc/systemd/")
+    drop_in.parent.mkdir()
+    drop_in.write_text(snippet(page, section, file))
+    command = ["systemd-analyze", "--man=no", "verify", tmp_path / "system/spamnb.service"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    drop_in.write_text(drop_in.read_text() + "Mistake=yes\n")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert f"{drop_in}:" in done.stderr, "it is not read"
+
+
+@needs_systemd
+def test_systemd_understands_the_unit_for_a_mailbox(tmp_path):
+    """A user's unit, with the program below the user's home."""
+    program = tmp_path / ".local/bin/spamnb"
+    program.parent.mkdir(parents=True)
+    program.symlink_to(sys.executable)
+    unit = tmp_path / "spamnb-imap.service"
+    unit.write_text(
+        snippet("imap.md", "Run it as a service", "~/.config/systemd/user/spamnb-imap.service")
+    )
+    command = ["systemd-analyze", "--user", "--man=no", "verify", unit]
+    environment = os.environ | {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
 
 
