@@ -224,6 +224,16 @@ def test_rspamc_teaches_with_a_token(site):
     assert "403" in told([create, learn, revoke])
 
 
+def test_the_settings_for_a_container_network_are_valid(tmp_path):
+    """Teachers and peers of the page; the documented unit lets none of them in by itself."""
+    daemon = Daemon(tmp_path, snippet("spamc.md", "Corrections", "spamnb.toml"))
+    assert "no problems found" in daemon.spamnb("config", "check")
+    shown = daemon.spamnb("config", "show")
+    assert "172.22.1.0/24" in shown
+    unit = (PROJECT / "systemd/spamnb.service").read_text()
+    assert "IPAddressAllow=localhost\nIPAddressDeny=any\n" in unit
+
+
 @needs_curl
 def test_curl_on_the_unix_socket(site):
     """The lines of the documentation, as scripts of mail suites use them."""
