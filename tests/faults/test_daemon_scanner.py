@@ -6,12 +6,17 @@ import os
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from support.cli import forked
 from support.clients import SPAMC, needs_spamc, run_line
 from support.daemon import hanging, serve_slowly, settings_in
 from support.daemon_children import HANG
 from support.waiting import LIMIT_S, until
+
+from spamnb.service.admin.tokens import TokenFile, new_token
+from spamnb.service.engine.clock import now_us
 
 SMALL = b"Subject: plums\n\nfresh plums\n"
 LARGE = b"Subject: plums\n\n" + b"words of some length " * 4000
@@ -99,6 +104,24 @@ def test_a_message_that_kills_two_scan_processes_gets_an_error(slow, home, pool,
     os.kill(hanging(home, [first]), signal.SIGKILL)
     assert error in answer.result().replace(b'": "', b'":"')
     assert daemon.wait_for("message")["action"] == "defer"
+
+
+def test_a_correction_waits_for_a_learner_that_is_replaced(slow, home):
+    """The learner that hangs and is killed has not taken the correction; the next one learns it."""
+    daemon = slow()
+    place = home / "home"
+    password = TokenFile(place).create(new_token("program", ("teach",), "", 1, now_us()))
+    [learner] = daemon.children("learner")
+    os.kill(learner, signal.SIGSTOP)
+    until(lambda: "T (stopped)" in Path(f"/proc/{learner}/status").read_text(), "its stop")
+    question = b"POST /learnspam HTTP/1.1\r\nPassword: %b\r\nContent-Length: %%d\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", daemon.port()), LIMIT_S) as client:
+        client.sendall(question % password.encode() % len(SMALL) + SMALL)
+        os.kill(learner, signal.SIGKILL)
+        assert read_json(client) == {"success": True}
+    assert daemon.wait_for("process died", role="learner")
+    events = [json.loads(line) for line in forked(place, "journal", "--json").out.splitlines()]
+    assert [one["user"] for one in events].count("token program") == 1
 
 
 EXPECTING = b"POST /checkv2 HTTP/1.1\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n"
