@@ -188,6 +188,20 @@ def test_a_correction_waits_for_the_host_that_gave_the_verdict(hosts, kind):
     assert equal(hosts)
 
 
+def test_a_host_with_another_name_is_asked_for_its_older_verdicts(hosts):
+    """Its old beat is silent, so its signatures name a host that never answers."""
+    first, second, _ = hosts
+    raw = letter("x", 0)
+    refs = second.judge(raw)
+    dead(second, hosts)
+    member = second.model.store.member._replace(host="renamed")
+    second.model.store.member = member
+    back(second)
+    assert first.teach(refs["signature"], trust="stranger").state == "waiting"
+    assert first.teach(refs["signature"]).state == "learnt"
+    assert first.model.trained_label(raw) == "spam"
+
+
 @pytest.mark.parametrize("forget", [False, True])
 def test_a_later_label_wins_over_a_correction_that_waited(hosts, forget):
     """The user labels the message itself meanwhile: the older label is not learnt after it.

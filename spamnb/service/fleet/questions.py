@@ -66,7 +66,10 @@ class OtherHosts:
         return sorted(entries, key=lambda entry: -entry.time_us)
 
     def _judges(self, signature: bytes) -> list[Beat]:
-        """Return the hosts that may have the verdict; those of the last day, if it names none."""
+        """Return the hosts that may have the verdict; those of the last day, if it names none.
+
+        A signature names a host by its name then: a silent one may have another name today.
+        """
         try:
             if self._beats is None:
                 self._beats = self._member.log.beats()
@@ -76,9 +79,9 @@ class OtherHosts:
         others = [one for one in self._beats if one.host != self._member.host]
         mark = signature[:HOST_BYTES]
         named = [one for one in others if mark and host_mark(one.host) == mark]
-        if named or self._named_only:
+        if self._named_only or any(one.age_s <= FRESH_S for one in named):
             return named
-        return [one for one in others if one.age_s <= DAY_S]
+        return named + [one for one in others if one.age_s <= (FRESH_S if named else DAY_S)]
 
     def _ask(self, hosts: Sequence[str], kind: int, key: bytes | str) -> list[HistoryEntry]:
         member, ident = self._member, secrets.token_hex(8)
