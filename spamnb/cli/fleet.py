@@ -142,6 +142,7 @@ def status(ctx: click.Context, session: CliSession, as_json: bool) -> None:
         for one in hosts:
             lives = "alive" if one.lives else f"silent for {one.age_s:.0f} s"
             lag = f"{one.lag_events} events behind, " if one.lag_events else ""
+            lag = "of another history, " if one.lag_events is None else lag
             more = f", {one.waiting} corrections wait" if one.waiting else ""
             about = f"event {one.seq} ({one.fingerprint[:8]}), {lag}{lives}"
             say(f"host {one.host}: {about}, spamnb {one.version}{more}")

@@ -24,7 +24,7 @@ def site(browser, tmp_path_factory, place_of_server):
     begun = spamnb(folder / "home", *config, "fleet", "init")
     assert begun.code == 0, begun.err
     log = place_of_server.log()
-    log.beat(OTHER)
+    log.beat(OTHER._replace(epoch=log.head().epoch))
     log.close()
     with pages(folder, more) as (daemon, url):
         yield Site(folder, daemon, url)

@@ -106,7 +106,7 @@ def draft(seq, host="a", body=b"body"):
 
 
 def beat(host, seq, ident="i"):
-    return Beat(host, ident, seq, "chain", "f", 1, "0.1", 1_700_000_000_000_000)
+    return Beat(host, ident, seq, "chain", "f", 1, "0.1", 1_700_000_000_000_000, epoch="e")
 
 
 def test_a_restarted_log_waits_for_the_hosts(keeper):

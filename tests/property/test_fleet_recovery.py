@@ -13,7 +13,7 @@ from spamnb.service.engine.filter import new_recipe
 from spamnb.service.engine.requests import Learn, Source
 from spamnb.service.fleet.administration import standing
 from spamnb.service.fleet.fleet_store import FleetStore
-from spamnb.service.fleet.pulse import Pulse
+from spamnb.service.fleet.pulse import Pulse, hosts_of
 from spamnb.service.fleet.recovery import rejoin, reseed, skip
 from spamnb.service.fleet.snapshot import put_snapshot
 from spamnb.store import check as audit
@@ -146,6 +146,22 @@ def test_a_host_below_the_first_entry_joins_again(fleet, log):
     second.model = second.opened()
     assert equal(fleet)
     assert [name for _, name in events(second)[6:]] == ["y0", "y1", "y2", "waits"]
+
+
+def test_numbers_of_two_histories_are_not_compared(fleet, log):
+    """A host of another history may have fewer events and the model that has to stay."""
+    first, _ = fleet
+    member = first.model.store.member
+    beat(fleet)
+    (other,) = [one for one in log.beats() if one.host == "b"]
+    assert {one.lag_events for one in hosts_of(member)} == {0}
+    for seq in (1, 1000):
+        log.beat(other._replace(seq=seq, epoch="another"))
+        log.clear()
+        with pytest.raises(RefusedError, match=f"b follows another history.* event {seq}"):
+            reseed(first.model.store, member)
+        assert reseed(first.model.store, member, force=True).seq == 6
+        assert {one.host: one.lag_events for one in hosts_of(member)} == {"a": 0, "b": None}
 
 
 def test_a_lost_log_is_made_anew_with_what_a_host_has_kept(fleet, log):

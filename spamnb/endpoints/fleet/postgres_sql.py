@@ -30,7 +30,8 @@ CREATE TABLE IF NOT EXISTS spamnb_lease (
 CREATE TABLE IF NOT EXISTS spamnb_beat (
     fleet text, host text, made timestamptz NOT NULL, ident text NOT NULL, seq bigint NOT NULL,
     chain text NOT NULL, fingerprint text NOT NULL, level integer NOT NULL, version text NOT NULL,
-    clock_us bigint NOT NULL, waiting bigint NOT NULL, PRIMARY KEY (fleet, host));
+    clock_us bigint NOT NULL, waiting bigint NOT NULL, epoch text NOT NULL,
+    PRIMARY KEY (fleet, host));
 CREATE TABLE IF NOT EXISTS spamnb_report (
     fleet text, host text, run timestamptz NOT NULL, seq bigint NOT NULL,
     since timestamptz NOT NULL, made timestamptz NOT NULL, PRIMARY KEY (fleet, host));
@@ -135,11 +136,11 @@ WHERE fleet = %(fleet)s AND seq >= (SELECT max(seq) FROM report WHERE is_fresh)
 BEAT = """
 INSERT INTO spamnb_beat AS old
 VALUES (%(fleet)s, %(host)s, clock_timestamp(), %(ident)s, %(seq)s, %(chain)s, %(fingerprint)s,
-        %(level)s, %(version)s, %(clock_us)s, %(waiting)s)
+        %(level)s, %(version)s, %(clock_us)s, %(waiting)s, %(epoch)s)
 ON CONFLICT (fleet, host) DO UPDATE SET made = excluded.made, ident = excluded.ident,
     seq = excluded.seq, chain = excluded.chain, fingerprint = excluded.fingerprint,
     level = excluded.level, version = excluded.version, clock_us = excluded.clock_us,
-    waiting = excluded.waiting
+    waiting = excluded.waiting, epoch = excluded.epoch
 WHERE old.ident = excluded.ident
     OR old.made <= clock_timestamp() - make_interval(secs => %(fresh_s)s)
 RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
@@ -157,7 +158,7 @@ DELETE FROM spamnb_entry WHERE fleet = %(fleet)s
 """
 
 BEATS = """
-SELECT host, ident, seq, chain, fingerprint, level, version, clock_us, waiting,
+SELECT host, ident, seq, chain, fingerprint, level, version, clock_us, waiting, epoch,
        extract(epoch FROM clock_timestamp() - made)::float8
 FROM spamnb_beat WHERE fleet = %(fleet)s
 """

@@ -119,7 +119,7 @@ class ValkeyLog:
 
     def beat(self, beat: Beat) -> int:
         facts = f"{beat.seq} {beat.chain} {beat.fingerprint or '-'} {beat.level} {beat.clock_us}"
-        facts += f" {beat.waiting} {beat.version}"
+        facts += f" {beat.waiting} {beat.epoch or '-'} {beat.version}"
         found = self._script(scripts.BEAT, beat.host, beat.ident, facts, FRESH_S, DAY_S)
         if found == b"twin":
             raise FleetError(
@@ -271,10 +271,11 @@ def _snapshot(found: bytes) -> tuple[str, int]:
 
 
 def _beat(host: bytes, ident: bytes, facts: bytes, age_s: bytes) -> Beat:
-    seq, chain, fingerprint, level, clock_us, waiting, version = facts.decode().split(" ", 6)
-    numbers = int(level), version, int(clock_us), int(waiting), float(age_s)
-    found = "" if fingerprint == "-" else fingerprint
-    return Beat(host.decode(), ident.decode(), int(seq), chain, found, *numbers)
+    seq, chain, fingerprint, level, clock_us, waiting, epoch, version = (
+        "" if fact == "-" else fact for fact in facts.decode().split(" ", 7)
+    )
+    known = host.decode(), ident.decode(), int(seq), chain, fingerprint, int(level), version
+    return Beat(*known, int(clock_us), int(waiting), epoch, float(age_s))
 
 
 def _entries(streams: Any) -> list[LogEntry]:

@@ -67,6 +67,7 @@ class Pulse:
         about = self._member.level, _VERSION, now_us()
         host = self._member.host
         beat = Beat(host, self._ident, position.seq, position.chain, sums, *about, waiting)
+        beat = beat._replace(epoch=position.epoch)
         try:
             keeper_us = self._member.log.beat(beat)
         except FleetError as error:
@@ -151,8 +152,10 @@ class BeatingHost(NamedTuple):
     """of its numbers at event `seq`; equal on all hosts with this event"""
     waiting: int
     """corrections that wait there"""
-    lag_events: int
-    """how many events of the log it lacked at its last beat"""
+    lag_events: int | None
+    """how many events of the log it lacked at its last beat; None for another history"""
+    epoch: str
+    """the history that `seq` counts in"""
 
     @property
     def lives(self) -> bool:
@@ -172,10 +175,16 @@ def _beating(beats: Sequence[Beat], head: Head | None) -> list[BeatingHost]:
     return [
         BeatingHost(
             one.host, one.seq, round(one.age_s, 1), one.level, one.version, one.fingerprint,
-            one.waiting, max(head.seq - one.seq, 0) if head else 0,
+            one.waiting, _lag(one, head), one.epoch,
         )
         for one in sorted(beats)
     ]  # fmt: skip
+
+
+def _lag(beat: Beat, head: Head | None) -> int | None:
+    if head is not None and head.epoch != beat.epoch:
+        return None
+    return max(head.seq - beat.seq, 0) if head else 0
 
 
 def ident_of(home: Path) -> str:

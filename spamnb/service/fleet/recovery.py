@@ -10,7 +10,7 @@ the copy of another one, and learns its own lost lessons again: they are in its 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -21,11 +21,11 @@ from spamnb.service.engine.clock import now_us
 from spamnb.service.fleet.administration import first_position
 from spamnb.service.fleet.fleet_store import SETTLE_S, Member, position_of
 from spamnb.service.fleet.fold import follows, permit_place
-from spamnb.service.fleet.pulse import hosts_of
+from spamnb.service.fleet.pulse import BeatingHost, hosts_of
 from spamnb.service.fleet.snapshot import take_snapshot
 from spamnb.store.contract import Store
 from spamnb.store.fleet.body import MARK_BYTES, decode_body
-from spamnb.store.fleet.fleet_log import Head, LogEntry
+from spamnb.store.fleet.fleet_log import DAY_S, Head, LogEntry
 from spamnb.store.fleet.outbox import Lesson, Outbox
 from spamnb.store.fleet.position import FleetPosition
 from spamnb.store.fleet.seal import Place
@@ -53,13 +53,8 @@ def reseed(store: Store, member: Member, *, force: bool = False) -> Reseeded:
         position = store.transact(first_position)
     links = member.tail.ending(position.seq, position.chain) if member.tail else []
     hosts = hosts_of(member)
-    better = [one for one in hosts if one.seq > position.seq and one.host != member.host]
-    if better and not force:
-        best = max(better, key=lambda one: one.seq)
-        raise RefusedError(
-            f"{best.host} has event {best.seq}, this host has {position.seq}",
-            hint=f"reseed on {best.host}; with --force here if it is lost",
-        )
+    if not force:
+        _refuse_older(position, [one for one in hosts if one.host != member.host])
     old = member.log.head()
     _refuse_loss(old, position, force=force)
     if old is not None:
@@ -80,6 +75,27 @@ def reseed(store: Store, member: Member, *, force: bool = False) -> Reseeded:
     member.log.settle(member.host, position.seq, SETTLE_S)
     alive = {one.host for one in hosts if one.lives} | {member.host}
     return Reseeded(position.seq, first, tuple(sorted(position.recorded.keys() - alive)))
+
+
+def _refuse_older(position: FleetPosition, others: Sequence[BeatingHost]) -> None:
+    """Raise RefusedError if another host has more events, or has followed another history today.
+
+    Numbers of events in two histories cannot be compared: a change of the whole model begins one,
+    whose numbers may be smaller.
+    """
+    same = [one for one in others if one.epoch == position.epoch]
+    for one in others:
+        if one not in same and one.age_s <= DAY_S:
+            raise RefusedError(
+                f"{one.host} follows another history of the fleet, with event {one.seq}",
+                hint="reseed with --force on the host whose model was changed last",
+            )
+    best = max(same, key=lambda one: one.seq, default=None)
+    if best is not None and best.seq > position.seq:
+        raise RefusedError(
+            f"{best.host} has event {best.seq}, this host has {position.seq}",
+            hint=f"reseed on {best.host}; with --force here if it is lost",
+        )
 
 
 def _refuse_loss(head: Head | None, position: FleetPosition, *, force: bool) -> None:

@@ -73,6 +73,8 @@ class Beat(NamedTuple):
     clock_us: int
     waiting: int = 0
     """corrections in its outbox"""
+    epoch: str = ""
+    """the history that `seq` counts in"""
     age_s: float = 0.0
     """by the clock of the log"""
 
