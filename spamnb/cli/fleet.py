@@ -161,11 +161,20 @@ def reseed(session: CliSession, force: bool) -> None:
     """
     from spamnb.service.fleet.recovery import reseed as make
 
-    with _opened(session, readonly=not force) as (model, member):
+    is_interrupted = force and _has_no_position(session)
+    if is_interrupted:
+        refuse_while_served(session, "begin a new history")
+    with _opened(session, readonly=not is_interrupted) as (model, member):
         found = make(model.store, member, force=force)
     say(f"the log has the events {found.first} to {found.seq}")
     if found.silent:
         say(f"not heard of: {', '.join(found.silent)}; run `spamnb fleet status` there")
+
+
+def _has_no_position(session: CliSession) -> bool:
+    """Return whether a change of the whole model was interrupted: only then it is written."""
+    with session.open(readonly=True) as model, model.store.read() as view:
+        return view.position() is None
 
 
 @command("Join again, with the own corrections.", EXAMPLES)

@@ -157,3 +157,29 @@ def test_only_the_learner_talks_to_the_log(hosts, server):
                 seen.add(int.from_bytes(credentials[:4], "little"))
                 client.close()
             assert seen == set(learner)
+
+
+def test_reseed_does_not_write_the_model_of_a_daemon(hosts, server):
+    """With --force it makes the log anew beside the daemon; a change that was killed has to wait.
+
+    Only the learner of a daemon writes its model. A model without a position, which such a change
+    leaves, is written by the command, so the daemon has to be stopped.
+    """
+    first, _ = hosts
+    reseed = "fleet", "reseed", "--force"
+    with serve(first, config=first / "spamnb.toml").ready():
+        assert command(first, "correct", "spam", ONE_HAM).code == 0
+        before = (first / "home" / "data.mdb").read_bytes()
+        assert command(first, *reseed).code == 0
+        assert (first / "home" / "data.mdb").read_bytes() == before
+        assert command(first, "correct", "spam", ONE_SPAM).code == 0
+    store = open_store(first / "home")
+    with store.write() as view:
+        view.put_position(None)
+    store.close()
+    with serve(first, config=first / "spamnb.toml").ready():
+        done = command(first, *reseed)
+        assert (done.code, "a daemon serves" in done.err) == (2, True), done.err
+        assert position(first) is None
+    assert command(first, *reseed).code == 0
+    assert position(first) is not None
