@@ -95,3 +95,25 @@ def test_a_host_with_lmdb_holds_the_same(tmp_path):
         model.store.follow()
     assert everything(hosts[0].store) == everything(hosts[1].store)
     store.close()
+
+
+def test_a_long_training_is_not_computed_in_vain():
+    """A host that has just learnt much has the lease before it computes more, on all entries."""
+    log = MemoryLog()
+    hosts = [joined(MemoryStore(RECIPES["corrected"]), log, f"host{n}") for n in range(2)]
+    first, second = hosts
+    runs, learn = [], first.committer.learner.run
+
+    def run(*args, **fields):
+        runs.append(not runs or not log.take_write_lease("host1", 60_000))
+        return learn(*args, **fields)
+
+    first.committer.learner.run = run
+    for part in range(3):
+        numbers = range(100 * part, 100 * part + 20)
+        first.teach([request(first, "learn", number, 0, NOW) for number in numbers])
+        second.teach([request(second, "learn", 1000 + part, 1, NOW)])
+    assert runs == [True] * 3
+    assert log.take_write_lease("host1", 1)
+    first.store.follow()
+    assert everything(first.store) == everything(second.store)
