@@ -60,11 +60,22 @@ def test_a_body_holds_events_and_words():
     written = events(3)
     body = decode_body(20, encode_body(written, words(b"one", b"", b"three")))
     assert [event.seq for event in body.events] == [20, 21, 22]
-    assert [*map(encode_event, body.events)] == [*map(encode_event, written)]
+    copies = [event._replace() for event in body.events]
+    assert [*map(encode_event, copies)] == [*map(encode_event, written)]
     assert [part.tolist() for part in body.words[:3]] == [
         part.tolist() for part in words(b"one", b"", b"three")[:3]
     ]
     assert body.words.texts == b"onethree"
+
+
+def test_an_event_of_a_body_is_stored_with_its_bytes():
+    """It is not encoded again; a changed copy is."""
+    (written,) = events(1)
+    body = decode_body(20, encode_body([written], words()))
+    (event,) = body.events
+    assert encode_event(event) is encode_event(event)
+    assert encode_event(event) == encode_event(written)
+    assert encode_event(event._replace(user="bob")) == encode_event(written._replace(user="bob"))
 
 
 @given(st.data())

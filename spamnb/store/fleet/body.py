@@ -23,7 +23,7 @@ import numpy as np
 from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Event
 from spamnb.errors import StoreDamagedError, StoreVersionError
-from spamnb.store.rows.codec import decode_event, encode_event
+from spamnb.store.rows.codec import EncodedEvent, encode_event
 from spamnb.store.rows.id_codec import ByteCursor, chunk, varint
 
 VERSION = 1
@@ -69,7 +69,7 @@ def decode_body(first: int, data: bytes, newest: int = VERSION) -> Body:
         )
     mark = bytes(reader.take(MARK_BYTES))
     count = reader.varint()
-    events = tuple(decode_event(seq, reader.chunk()) for seq in range(first, first + count))
+    events = tuple(EncodedEvent.decode(seq, reader.chunk()) for seq in range(first, first + count))
     size = int.from_bytes(reader.take(4), "little")
     ids = np.frombuffer(reader.take(8 * size), _U64).astype(np.uint64)
     locations = np.frombuffer(reader.take(size), np.uint8)

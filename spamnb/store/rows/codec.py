@@ -181,8 +181,23 @@ def _written_updates(event: Event) -> tuple[Update, ...]:
     return (delta,) if same_update(delta, net_update) else (delta, net_update)
 
 
+class EncodedEvent(Event):
+    """An event that was read, with its bytes: it is stored again as it is. A copy has none."""
+
+    encoded = b""
+
+    @classmethod
+    def decode(cls, seq: int, data: Buffer) -> EncodedEvent:
+        """Decode an event, and keep its bytes."""
+        event = cls(*decode_event(seq, data))
+        event.encoded = bytes(data)
+        return event
+
+
 def encode_event(event: Event) -> bytes:
     """Encode an event without its seq."""
+    if isinstance(event, EncodedEvent) and event.encoded:
+        return event.encoded
     updates = _written_updates(event)
     flags = (len(updates) > 1) * _NET_UPDATE | (event.times is not None) * _TIMES
     flags |= (event.bulk is not None) * _BULK | (event.undoes != 0) * _UNDOES
