@@ -118,6 +118,31 @@ def slow_helper(start, shared, channel):
     return scan_process.main(start, shared, channel)
 
 
+WAIT_S = 0.001
+
+
+def waiting_worker(start, shared, channel):
+    """Be a worker that asks the server of the fleet's log, and waits for its answer, in each scan.
+
+    It waits WAIT_S at most: the mistake that workers must not make.
+    """
+    from contextlib import suppress
+
+    from spamnb.daemon.roles import worker
+    from spamnb.service.scanning.model_session import ModelSession
+    from support.namespaces import Network
+
+    scan = ModelSession.scan
+
+    def slowly(*args, **fields):
+        with suppress(OSError):
+            socket.create_connection((Network.server, 6379), WAIT_S).close()
+        return scan(*args, **fields)
+
+    ModelSession.scan = slowly
+    return worker.main(start, shared, channel)
+
+
 def main(home, config, *roles):
     """Serve with these roles: functions of this module, or `real`."""
     from spamnb.daemon.processes.bootstrap import ENTRIES, ServeRequest, serve
