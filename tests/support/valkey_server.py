@@ -41,6 +41,9 @@ class ValkeyServer:
             "appendonly": "yes",
             "appendfsync": "always",
             "save": "",
+            # A server that is killed while it rewrites its files, as it does when they are large,
+            # does not always start again: "the truncated file is not the last file".
+            "auto-aof-rewrite-percentage": 0,
             "daemonize": "no",
         } | settings
         options = [word for name, value in plain.items() for word in _option(name, str(value))]
