@@ -19,7 +19,7 @@ Must not know locations, hashing or the model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -69,7 +69,7 @@ def _rough_classes() -> bytes:
 
 
 _ROUGH_CLASSES = _rough_classes()
-_REPEATS = np.isin(np.arange(256), np.frombuffer(_LETTER + _DIGIT, np.uint8), invert=True)
+_REPEATED = bytes(symbol not in _LETTER + _DIGIT for symbol in range(256))
 """[byte] whether repeats of it are kept"""
 
 
@@ -140,16 +140,16 @@ def rough(texts: Iterable[bytes]) -> list[bytes]:
     """
     shapes = _BETWEEN.join([b"", *[text.translate(_ROUGH_CLASSES) for text in texts]])
     codes = np.frombuffer(shapes, np.uint8)
-    kept = _REPEATS.take(codes[1:])
-    kept |= codes[1:] != codes[:-1]
+    kept = codes[1:] != codes[:-1]
+    kept |= np.frombuffer(shapes.translate(_REPEATED), np.bool_)[1:]
     return codes[1:].compress(kept).tobytes().split(_BETWEEN)
 
 
 def spans_of(words: Sequence[bytes], lines: Sequence[bytes], coarse: Sequence[bytes]) -> Spans:
     """Cut the first texts into words, the others into lines, the last of them made rough."""
     texts = [*words, *lines, *rough(coarse)]
-    begins = np.fromiter(chain((0,), map(len, texts)), np.int64, len(texts) + 1).cumsum()
-    begins += np.arange(len(begins))
+    ends_of_texts = accumulate([len(text) + 1 for text in texts], initial=0)
+    begins = np.fromiter(ends_of_texts, np.int64, len(texts) + 1)
     text = b"\n".join((*texts, _END))
     middle = int(begins[len(words)])
     by_word, by_line = text[:middle], text[middle:]
