@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import binascii
 import re
+from functools import lru_cache
 from typing import Final
 
 import cchardet
@@ -173,9 +174,12 @@ MIXED = re.compile(
 
 def codec_of(label: str) -> str:
     """Find the codec for a declared charset: "" for ASCII or nothing declared, "?" if unknown."""
-    if not label:
-        return ""
-    return CODECS.get(_spelling(label[:60]), _UNKNOWN)
+    return _codec_of(label[:60]) if label else ""
+
+
+@lru_cache(maxsize=256)
+def _codec_of(label: str) -> str:
+    return CODECS.get(_spelling(label), _UNKNOWN)
 
 
 def is_wide(label: str) -> bool:
