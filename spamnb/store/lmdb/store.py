@@ -97,7 +97,8 @@ class LmdbStore:
 
     def _cache(self) -> RowCache:
         """Return what this process keeps of the rows, as long as the map stays where it is."""
-        cache: RowCache = self.environment.mapped.setdefault("rows", RowCache())
+        mapped = self.environment.mapped
+        cache: RowCache = mapped.get("rows") or mapped.setdefault("rows", RowCache())
         return cache
 
     def _writable(self) -> None:

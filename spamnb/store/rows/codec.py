@@ -111,6 +111,7 @@ class RowSet(NamedTuple):
     rows: Rows
 
     @staticmethod
+    @cache
     def none(dtype: np.dtype[np.void]) -> RowSet:
         """The empty set."""
         return RowSet(np.zeros(0, np.uint64), np.zeros(0, dtype))

@@ -198,9 +198,9 @@ class LoggedRows:
         """A row for each id; zeros where there is none."""
         rows = np.zeros(len(ids), self.segments.dtype)
         self._cache.fill(self, ids, rows)
-        at, found = locate(self._changed.ids, ids)
-        here = found.nonzero()[0]
-        if len(here):
+        if len(self._changed.ids):
+            at, found = locate(self._changed.ids, ids)
+            here = found.nonzero()[0]
             opaque_rows(rows)[here] = opaque_rows(self._changed.rows).take(at.take(here))
         return rows
 
