@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spamnb.cli.printing import warn
-from spamnb.errors import UserError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from spamnb.cli.session import CliSession
+    from spamnb.core.model.costs import Costs
     from spamnb.lab.statistics.loss_bound import HamLossBound
 
 
@@ -19,7 +21,7 @@ def store_loss_bound(session: CliSession, found: HamLossBound) -> bool:
     """
     from spamnb.core.model.costs import Costs
     from spamnb.lab.statistics.loss_bound import costs_for
-    from spamnb.settings.cost_override import read_costs, remove_costs, write_costs
+    from spamnb.service.maintenance.cost_file import read_costs, remove_costs
 
     home, costs = session.home, session.settings.costs
     if found.log_odds is None:
@@ -28,9 +30,18 @@ def store_loss_bound(session: CliSession, found: HamLossBound) -> bool:
         return False
     if costs == read_costs(home, found.one_in):
         costs = Costs()  # start from the defaults, not from the earlier result
-    try:
-        path = write_costs(home, found, costs_for(costs, found))
-    except OSError as error:
-        raise UserError(f"{home} cannot be written: {error.strerror}") from error
+    path = write_found(home, found, costs_for(costs, found))
     warn(f"{path} applies unless [costs] is set; a daemon reads it at its next reload")
     return True
+
+
+def write_found(home: Path, found: HamLossBound, costs: Costs) -> Path:
+    """Store costs with the evidence for them; return the file."""
+    from spamnb.service.maintenance.cost_file import StoredCosts, write_stored
+
+    comments = (
+        "Written by `spamnb evaluate --apply`. Delete it to use the costs of the settings.",
+        f"{found.ham_above} of {found.ham} good messages scored above the junk threshold:",
+        f"at most {found.at_worst_percent:.3f} % are lost (95 % confidence).",
+    )
+    return write_stored(home, StoredCosts(costs, found.one_in), comments)

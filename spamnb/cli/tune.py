@@ -175,8 +175,8 @@ def _apply(ctx: click.Context, session: CliSession, found: Tuning) -> None:
         warn("nothing was changed")
         ctx.exit(1)
     from spamnb.service.maintenance import rewind
+    from spamnb.service.maintenance.cost_file import FILE
     from spamnb.service.maintenance.event_filter import RelearnFilter
-    from spamnb.settings.cost_override import FILE
 
     with session.whole_model():
         done = rewind.relearn(

@@ -1,8 +1,8 @@
 """Read the settings from a TOML file, the environment and flags into frozen values.
 
 `table` describes every setting, `schema` holds the values and defaults. Later sources override
-earlier ones: defaults, costs found by evaluation (`cost_override`), the file, the environment
-(`SPAMNB_STORE_LIMIT_BYTES` is `store.limit_bytes`), flags.
+earlier ones: defaults, costs in the home (`service/maintenance/cost_file.py`), the file, the
+environment (`SPAMNB_STORE_LIMIT_BYTES` is `store.limit_bytes`), flags.
 Must not import commands, stores or mail.
 
 Failure: SettingsError, one line with the key, its position, its value and what is allowed. An
@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 from spamnb.core.model.costs import Costs
 from spamnb.errors import SettingsError
-from spamnb.settings.cost_override import FILE as COSTS_FILE
-from spamnb.settings.cost_override import read_costs
+from spamnb.service.maintenance.cost_file import FILE as COSTS_FILE
+from spamnb.service.maintenance.cost_file import read_costs
 from spamnb.settings.own_costs import CostSettings
 from spamnb.settings.schema import MEMBERS, SECTIONS, VERSION, Settings
 from spamnb.settings.setting import MASKED, PREFIX, Setting, toml_of

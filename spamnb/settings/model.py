@@ -9,6 +9,7 @@ from typing import Any
 
 from spamnb.endpoints.fleet.membership import open_member
 from spamnb.service.engine.filter import new_recipe
+from spamnb.service.maintenance.cost_file import FILE, CostRules
 from spamnb.service.maintenance.expiry import ExpiryRules
 from spamnb.settings.local_domains import served_domains
 from spamnb.settings.schema import Settings
@@ -24,6 +25,7 @@ def model_options(settings: Settings, home: Path) -> dict[str, Any]:
         "recipe": partial(new_recipe, model.kind, settings.labels, vocabulary=model.vocabulary),
         "local": settings.local,
         "costs": settings.costs,
+        "cost_rules": CostRules(_costs_set_at(settings, home), settings.ham_loss.one_in),
         "store_limit_bytes": settings.store.limit_bytes,
         "history": settings.history,
         "teaching": replace(settings.feedback, served=served, delimiter=delimiter),
@@ -31,3 +33,9 @@ def model_options(settings: Settings, home: Path) -> dict[str, Any]:
         "expiry": ExpiryRules(settings.journal.keep_days, expire.after_days, expire.max_messages),
         "fleet": partial(open_member, fleet, home) if fleet.url else None,
     }
+
+
+def _costs_set_at(settings: Settings, home: Path) -> str:
+    """Return where the file, a variable or a flag sets a cost; empty if none does."""
+    set_at = [where for name, where in settings.positions.items() if name.startswith("costs.")]
+    return next((where for where in set_at if where != str(home / FILE)), "")

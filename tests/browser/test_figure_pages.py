@@ -114,3 +114,71 @@ def test_an_auditor_sees_the_figures_and_a_user_does_not(judged, browser):
             opened.log_in(login)
             for path in ("/graphs", "/whatif?junk_from=50"):
                 assert opened.go(path).status == status
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_a_threshold_is_put_in_force_and_taken_back(judged, browser, script):
+    """The page between shows both thresholds; one press brings the first one back."""
+    with window(browser, judged.url, script=script) as opened:
+        page = opened.log_in("root", "/whatif")
+        before = page.get_by_text("Now messages are junk above").inner_text()
+        page.get_by_label("Junk above a probability").fill("60")
+        page.get_by_role("button", name="Use this threshold…").click()
+        page.get_by_role("heading", name="Use another threshold").wait_for()
+        row = page.locator("table.facts").first.locator("tr", has_text="junk").last
+        assert "60.0 %" in row.inner_text()
+        for part in ("keep silent about the rest", "evaluate --apply", "keep their decision"):
+            assert part in page.inner_text("main")
+        if script:
+            assert opened.fits()
+            opened.accessible()
+        page.get_by_role("button", name="Use 60.0 % as the threshold of junk").click()
+        page.locator("#notices").get_by_text("The threshold of junk is 60.0 % now").wait_for()
+
+        def said(text):
+            opened.go("/whatif")
+            return text in page.inner_text("main")
+
+        until(lambda: said("Now messages are junk above 60.0 %"), "the new threshold")
+        assert "root chose the threshold of 60.0 %" in page.inner_text("main")
+        if script:
+            opened.accessible()
+        page.get_by_role("button", name="Bring back").click()
+        page.locator("#notices").get_by_text("again; before, it was 60.0 %").wait_for()
+        until(lambda: said(before), "the threshold before")
+        assert "chose the threshold" not in page.inner_text("main")
+
+
+def test_the_page_says_where_costs_are_set(judged, browser):
+    """The settings file has precedence: the page names the line, and has no button."""
+    text = judged.config.read_text()
+    judged.config.write_text(f"{text}\n[costs]\njunk = [50, 0.05]\n")
+    try:
+        with window(browser, judged.url) as opened:
+            page = opened.log_in("root", "/status")
+            page.get_by_role("button", name="Read the settings again").click()
+            page.get_by_text("The daemon reads its settings again.").wait_for()
+            line = f"Costs are set at {judged.config}, line {text.count(chr(10)) + 3}."
+
+            def said():
+                opened.go("/whatif/apply?junk_from=60")
+                return line in page.inner_text("main")
+
+            until(said, "the new settings")
+            assert "junk = [1.225, 0.05], reject = [1000, 0]" in page.inner_text("main")
+            assert page.locator("main form").count() == 0
+    finally:
+        judged.config.write_text(text)
+        with window(browser, judged.url) as opened:
+            page = opened.log_in("root", "/status")
+            page.get_by_role("button", name="Read the settings again").click()
+            page.get_by_text("The daemon reads its settings again.").wait_for()
+
+
+def test_an_auditor_cannot_use_a_threshold(judged, browser):
+    """The confirmation is shown without a button."""
+    with window(browser, judged.url) as opened:
+        page = opened.log_in("audit", "/whatif")
+        assert page.get_by_role("button", name="Use this threshold…").count() == 0
+        assert opened.go("/whatif/apply?junk_from=60").status == 200
+        assert page.locator("main form[method=post]").count() == 0

@@ -16,10 +16,12 @@ from support.daemon import let_others_enter, send
 from support.sink import Sink
 from support.waiting import LIMIT_S, until
 
+from spamnb.core.model.costs import Costs
 from spamnb.endpoints.console.callers import BURST, OF_USER
 from spamnb.endpoints.console.openapi import in_path
 from spamnb.endpoints.console.table import MOST_JSON_BYTES, OPERATIONS
 from spamnb.service.admin.tokens import OF_SITE, SCOPES
+from spamnb.service.maintenance.cost_file import thresholds_of
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 STRANGER = 54321
@@ -88,6 +90,7 @@ def unix_rig():
 
 SOME = {"signature": "s" + "a" * 26, "name": "x", "id": "x", "job": "x"}
 NUMBERS = count()
+JUNK = thresholds_of(Costs())["junk"]
 MORE = KEEP_ALL + "[persons]\nenabled = true\n"
 BODIES = {
     "score": b"Subject: x\r\n\r\nhello\r\n",
@@ -98,13 +101,18 @@ BODIES = {
     "decide": {"do": "refuse"},
     "release": {},
     "whatif": {"junk_from": 0.999},
+    "choose_costs": {"junk_from": JUNK, "expect": JUNK},
     "begin_preview": {"kept": "unknown"},
     "apply_preview": {"expect": 1},
     "list_sender": {"word": "wanted", "sender": "news@x.example"},
     "bypass": {"on": False},
     "undo_selected": {"since": "2100-01-01T00:00:00Z", "last_event": 1},
 }
-QUERIES = {"series": {"name": "scanned"}, "undo_plan": {"since": "2100-01-01T00:00:00Z"}}
+QUERIES = {
+    "series": {"name": "scanned"},
+    "undo_plan": {"since": "2100-01-01T00:00:00Z"},
+    "take_back_costs": {"at": "2100-01-01T00:00:00Z"},
+}
 
 
 def asked(api, operation):

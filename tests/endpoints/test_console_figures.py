@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from dataclasses import replace
 from itertools import count
 from math import exp
 
@@ -11,6 +12,7 @@ from support.cli import spamnb
 from support.console import SAMPLE, Api, console, token, trained_home
 from support.daemon import send
 from support.sink import Sink
+from support.waiting import until
 
 from spamnb.core.model.costs import Costs, thresholds
 from spamnb.service.telemetry.graphs import PERIODS, growth_in
@@ -190,3 +192,61 @@ def test_the_bound_on_lost_ham_is_that_of_evaluate(rig, taught, tmp_path):
     assert (found["ham"], found["filed"]) == (bound["ham"], above)
     assert found["ham_needed"] == bound["ham_needed"]
     assert 100 * found["share"] == pytest.approx(bound["at_worst_percent"])
+
+
+def junk_shown(rig):
+    """The threshold of junk by `spamnb config show`, which reads the settings and the home."""
+    shown = spamnb(rig.home, "--config", str(rig.config), "config", "show", "--json").json[0]
+    costs = replace(Costs(), **{name: tuple(shown[f"costs.{name}"]) for name in ("junk", "reject")})
+    return next(one.probability for one in thresholds(costs) if one.decision == "junk")
+
+
+def test_a_threshold_is_put_in_force_and_taken_back(rig):
+    """What was tried is what is decided then; the log says who, from what and to what."""
+    api = rig.api
+    tried = api.post("/whatif", {"junk_from": 0.6}).body
+    done = api.post("/costs", {"junk_from": 0.6, "expect": JUNK})
+    assert (done.status, done.body["after"]) == (200, tried["new_thresholds"])
+    assert done.body["before"] == tried["old_thresholds"]
+    logged = rig.daemon.wait_for("costs changed")
+    assert (logged["do"], logged["before"], logged["after"]) == (
+        "choose", JUNK, pytest.approx(0.6),
+    )  # fmt: skip
+    assert logged["user"].startswith("token fresh")
+    until(lambda: api.get("/costs").body["thresholds"] == tried["new_thresholds"], "the reload")
+    assert junk_shown(rig) == pytest.approx(0.6)
+    stored = api.get("/costs").body["stored"]
+    assert (stored["by"], stored["before"]) == (logged["user"], tried["old_thresholds"])
+    again = api.post("/whatif", {"junk_from": 0.6}).body
+    assert again["counts"] == [one | {"old": one["new"]} for one in again["counts"]]
+    assert api.post("/costs", {"junk_from": 0.7, "expect": JUNK}).status == 409
+    assert api.ask("DELETE", "/costs", at=stored["at"]).body["after"] == tried["old_thresholds"]
+    until(lambda: api.get("/costs").body["thresholds"] == tried["old_thresholds"], "the reload")
+    assert api.ask("DELETE", "/costs", at=stored["at"]).status == 404
+    assert junk_shown(rig) == pytest.approx(JUNK)
+
+
+def test_costs_in_the_settings_win(rig):
+    """The reply names file and line; nothing is written."""
+    before = rig.config.read_text()
+    line = before.count("\n") + 3
+    rig.config.write_text(f"{before}\n[costs]\njunk = [50, 0.05]\n")
+    api = rig.api
+    try:
+        assert api.post("/reload", {}).status == 200
+        where = f"{rig.config}, line {line}"
+        until(lambda: api.get("/costs").body["set_at"] == where, "the reload")
+        now = api.get("/costs").body["thresholds"]["junk"]
+
+        def refused():
+            # Each process reads the settings for itself: until the learner has, `expect` fails.
+            reply = api.post("/costs", {"junk_from": 0.6, "expect": now})
+            assert reply.status in (409, 429)
+            return reply.title == f"costs are set at {where}"
+
+        until(refused, "the learner's reload")
+        assert api.get("/costs").body["stored"] is None
+    finally:
+        rig.config.write_text(before)
+        api.post("/reload", {})
+    until(lambda: not api.get("/costs").body["set_at"], "the reload")

@@ -12,7 +12,7 @@ from support.waiting import LIMIT_S, until
 
 from spamnb.core.model.costs import Costs
 from spamnb.core.policy.verdict_headers import junk_threshold
-from spamnb.settings.cost_override import read_costs
+from spamnb.service.maintenance.cost_file import read_costs
 
 
 def score(daemon, folder):

@@ -108,8 +108,8 @@ from spamnb.service.admin.logins import Login, write_logins
 write_logins(place / "p" / "logins", {"x": Login("x", "y")})
 """,
     "promise": """
-from spamnb.settings.cost_override import write_costs
-write_costs(place, found(), Costs())
+from spamnb.cli.loss_bound import write_found
+write_found(place, found(), Costs())
 """,
     "thresholds": """
 from spamnb.lab.label_thresholds import save

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from spamnb.daemon.processes.channel import ChildChannel
+from spamnb.daemon.processes.channel import ChildChannel, Order
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState
 from spamnb.daemon.roles.follower import Answerer, Follower
 from spamnb.daemon.roles.learner_state import LearnerState
@@ -60,7 +60,7 @@ class LearnerSockets(NamedTuple):
     slot: int
     channel: ChildChannel | None = None
     """messages of the supervisor; the learner stops at its end"""
-    reloaded: Callable[[dict[str, Any]], LearnerConfig] | None = None
+    reloaded: Callable[[Order], LearnerConfig] | None = None
     """converts the settings of a reload message"""
     parent: int = 0
     """process that rereads the settings on SIGHUP"""
@@ -144,7 +144,7 @@ class _LearnerRun:
         if order is None:
             self._stop = True
         elif order.what == "reload" and self._sockets.reloaded is not None:
-            learning = self._sockets.reloaded(order.settings)
+            learning = self._sockets.reloaded(order)
             for spool in self._spools:
                 spool.limits = learning.spool_limits
             self._holder.apply_settings(learning)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Any
 
 from spamnb.core.persons.names import PersonNames
 from spamnb.daemon.person_names import load_names
-from spamnb.daemon.processes.channel import ChildChannel, StartParams
+from spamnb.daemon.processes.channel import ChildChannel, Order, StartParams
 from spamnb.daemon.processes.child_loop import start_child
 from spamnb.daemon.processes.shared_state import SharedState
 from spamnb.daemon.roles.learner import LearnerSockets, run, uids_of
@@ -25,9 +24,9 @@ def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
 
     config = learning_of(settings, Path(start.home), log)
 
-    def reloaded(values: dict[str, Any]) -> LearnerConfig:
+    def reloaded(order: Order) -> LearnerConfig:
         nonlocal config
-        new = restored(values)
+        new = restored(order.settings, order.positions)
         log.apply_settings(new.log)
         config = learning_of(new, Path(start.home), log, config.persons)
         return config

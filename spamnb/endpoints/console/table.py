@@ -128,6 +128,7 @@ _QUARANTINED: Final = _object(
     id="string", time="string", bytes="integer", sender="string", recipients="array",
     waiting="array", state="string", subject="string", may_release="boolean", facts="object",
 )  # fmt: skip
+_CHANGED_COSTS: Final = _object(before="object", after="object")
 _TOKEN: Final = _object(
     name="string", scopes="array", user="string", created="string", ends="string"
 )
@@ -324,12 +325,30 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
                       "instead."),
             Parameter("messages", whole(1, 20_000), "How many of the newest messages.", 5000),
             Parameter("one_in", whole(2, 1_000_000), "The bound on lost ham needs the evidence for "
-                      "one in so many.", 1000),
+                      "one in so many; without it that for `ham_loss.one_in`."),
             Parameter("steps", FLAG, "Also the numbers of 76 thresholds of junk, and the spread "
                       "of the log-odds.", default=False),
             _LIMIT,
         ),
         place="heavy",
+    ),
+    ApiOperation(
+        "costs", "GET", "/costs", "admin", figures.costs,
+        _object(thresholds="object", set_at="string", stored="object?"),
+    ),
+    ApiOperation(
+        "choose_costs", "POST", "/costs", "admin", figures.choose_costs, _CHANGED_COSTS,
+        (
+            Parameter("junk_from", between(0, 1), "The probability above which messages are junk.",
+                      required=True),
+            Parameter("expect", between(0, 1), "The one in force, as `GET /costs` gives it.",
+                      required=True),
+        ),
+        place="learner",
+    ),
+    ApiOperation(
+        "take_back_costs", "DELETE", "/costs", "admin", figures.take_back_costs, _CHANGED_COSTS,
+        (_id("at", "`at` of what is stored, as `GET /costs` gives it."),), place="learner",
     ),
     ApiOperation(
         "time_machine", "GET", "/timemachine", "admin", time_machine.time_machine,

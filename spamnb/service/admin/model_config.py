@@ -18,6 +18,7 @@ from spamnb.service.feedback.service import FeedbackService
 from spamnb.service.fleet.fleet_store import FleetStore, Member
 from spamnb.service.fleet.waiting import FleetCommitter
 from spamnb.service.limits import ReviewLimits, TeachingRules
+from spamnb.service.maintenance.cost_file import CostRules
 from spamnb.service.maintenance.expiry import ExpiryRules, newest_us
 from spamnb.service.maintenance.expiry_clock import ClockMark, expiry_mark
 from spamnb.service.telemetry.log import Log, silent
@@ -39,6 +40,7 @@ class ModelConfig:
     """of a missing model that an import creates"""
     local: LocalHosts = field(default_factory=LocalHosts)
     costs: Costs = field(default_factory=Costs)
+    cost_rules: CostRules = field(default_factory=CostRules)
     store_limit_bytes: int = 0
     history: HistoryLimits = field(default_factory=HistoryLimits)
     teaching: TeachingRules = field(default_factory=TeachingRules)

@@ -9,6 +9,7 @@
     senders domain                                  the list of wanted and unwanted senders
     status, metrics                                 state; metrics in Prometheus format
     bypass  on                                      deliver all mail unscanned            admins
+    costs   do = choose | take_back, junk_from, at  another threshold of junk             admins
     review  do = list | show | accept | refuse, name                                      admins
     import  format, most, label_ham, label_spam, again, bytes                             admins
     rewind, relearn     do = preview | show | apply | cancel: see `time_machine`          admins
@@ -58,16 +59,19 @@ from spamnb.service.admin.request import (
     positive,
     read_fields,
     sender_change_of,
+    share,
     speaker_of,
     target_of,
     text,
 )
 from spamnb.service.admin.time_machine import RELEARN, REWIND, relearn, rewind
+from spamnb.service.engine.clock import iso, now_us
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Source
 from spamnb.service.feedback.spool import SpoolFile
 from spamnb.service.foreign.formats import dump_digest, read_dump
 from spamnb.service.foreign.mapper import DumpOptions
+from spamnb.service.maintenance.cost_file import CostChoice, choose, take_back
 from spamnb.service.maintenance.expiry import expire
 from spamnb.service.maintenance.expiry_clock import warning
 from spamnb.service.maintenance.export_import import create, lines_of, load, merge, read_export
@@ -372,6 +376,28 @@ def _reload(admin: Administration, _: AdminRequest, fields: Header) -> AdminResp
     return AdminResponse({"fault": admin.model.fault})
 
 
+def _costs(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
+    """Store costs with another threshold of junk, or bring back those before; read them."""
+    config, user = admin.model.config, fields["for"] or request.caller.login
+    home, rules, do = config.home, config.cost_rules, fields["do"]
+    if do == "choose":
+        choice = CostChoice(fields["junk_from"], fields["expect"], user, iso(now_us()))
+        done = choose(home, rules, choice)
+    elif do == "take_back":
+        done = take_back(home, rules, fields["at"])
+    else:
+        raise UserError("`do` must be choose or take_back")
+    if admin.daemon is not None:
+        junk = {name: one["junk"] for name, one in done.as_dict().items()}
+        config.log({"event": "costs changed", "user": user, "do": do, **junk})
+        admin.daemon.reread_settings()
+    return AdminResponse({**done.as_dict()})
+
+
+COSTS: dict[str, Field] = {
+    "do": text, "for": text, "at": text, "junk_from": share, "expect": share,
+}  # fmt: skip
+"""`expect` is the threshold that is replaced, `at` the time of the choice that is taken back"""
 DUMP: dict[str, Field] = {
     **dict.fromkeys(("format", "label_ham", "label_spam"), text),
     "most": anything,
@@ -389,6 +415,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "status": Operation(_status),
     "metrics": Operation(_metrics),
     "bypass": Operation(_bypass, "admins", {"on": boolean}),
+    "costs": Operation(_costs, "admins", COSTS),
     "review": Operation(_review, "admins", {"do": text, "name": text}),
     "import": Operation(_import, "admins", SOURCE | DUMP),
     "rewind": Operation(rewind, "admins", REWIND),

@@ -117,6 +117,14 @@ def positive(header: Header, name: str) -> int:
     return found
 
 
+def share(header: Header, name: str) -> float:
+    """Read a number between 0 and 1, by default 0.5."""
+    found = header.get(name, 0.5)
+    if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 < found < 1:
+        raise UserError(f"`{name}` must be a number between 0 and 1")
+    return float(found)
+
+
 def boolean(header: Header, name: str) -> bool:
     """Read true or false."""
     found = header.get(name)

@@ -21,6 +21,7 @@ from spamnb.service.figures.verdict_charts import (
     mistakes,
 )
 from spamnb.service.figures.whatif import slider_facts, whatif_facts
+from spamnb.service.maintenance.cost_file import stored_facts, thresholds_of
 from spamnb.service.telemetry.graphs import PERIODS, counter_charts, growth_in, marks_in
 from spamnb.store.rebuild import kept_files, kept_since
 
@@ -74,8 +75,33 @@ def whatif(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     with site.reading() as model:
         judged = judged_mail(model, site.index, values["messages"])
         labels = model.labels
-    one_in = values["one_in"]
+    one_in = values["one_in"] or site.config.cost_rules.one_in
     found = whatif_facts(judged, labels, (old, new), one_in, values["limit"])
     wanted = values["steps"]
     steps = slider_facts(judged, labels, old, one_in) if wanted else {"steps": None, "spread": None}
     return ApiReply(found | steps)
+
+
+def costs(site: ConsoleSite, _: ApiRequest) -> ApiReply:
+    """The thresholds in force, where they come from, and what an administrator chose."""
+    config = site.config
+    return ApiReply(
+        {
+            "thresholds": thresholds_of(config.costs),
+            "set_at": config.cost_rules.set_at,
+            "stored": stored_facts(config.home, config.cost_rules),
+        }
+    )
+
+
+def choose_costs(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Put another threshold of junk in force, as `POST /whatif` tried it."""
+    asked = {name: request.values[name] for name in ("junk_from", "expect")}
+    who = request.caller.name
+    return ApiReply(site.ask("costs", do="choose", **{"for": who}, **asked).header)
+
+
+def take_back_costs(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Bring back the costs that were in force before an administrator chose others."""
+    who, at = request.caller.name, request.values["at"]
+    return ApiReply(site.ask("costs", do="take_back", **{"for": who}, at=at).header)

@@ -271,13 +271,36 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     # what-if
     "whatif.title": "What if",
     "whatif.help": "See what another threshold would have decided on the newest messages. Nothing "
-    "is changed. The threshold of junk is never below that of unsure.",
+    "is changed before you confirm it. The threshold of junk is never below that of unsure.",
     "whatif.now": "Now messages are junk above {line}.",
     "whatif.never": "With these costs no message is junk.",
     "whatif.line": "Junk above a probability of spam of (%)",
     "whatif.messages": "Newest messages",
     "whatif.messages_column": "Messages",
     "whatif.act": "Show the messages",
+    "whatif.use": "Use this threshold…",
+    "whatif_apply.title": "Use another threshold",
+    "whatif.lines": "From this probability of spam on",
+    "whatif.no_line": "never",
+    "whatif.unseen": "No message has been judged yet, so nothing is known of what this changes.",
+    "whatif.honest": "These numbers are from mail that the filter judged while it ran. People "
+    "report mistakes and keep silent about the rest, so more ham may be lost than they say. For a "
+    "bound that holds, evaluate mail that you have sorted yourself; this finds a threshold, too:",
+    "whatif.effect": "New messages are decided by it as soon as the daemon has read it; messages "
+    "that were judged before keep their decision. Recipients with costs of their own in the "
+    "settings keep these. A press of a button brings the present threshold back.",
+    "whatif.host": "It applies to this host, not to the others of the fleet.",
+    "whatif.confirm": "Use {line} as the threshold of junk",
+    "whatif.back": "Back to What if",
+    "whatif.set_at": "Costs are set at {where}. They have precedence, so this page cannot change "
+    "the threshold.",
+    "whatif.set_there": "To use it, set there, in the section costs:",
+    "whatif.chosen": "{who} chose the threshold of {line}",
+    "whatif.reading": "The daemon is reading it now: load this page again in a moment.",
+    "whatif.take_back": "Bring back {line}",
+    "whatif.applied": "The threshold of junk is {after} now; before, it was {before}.",
+    "whatif.taken_back": "The threshold of junk is {after} again; before, it was {before}.",
+    "whatif.applied_more": "The daemon reads it now, which takes a moment.",
     "whatif.slider": "Junk from this threshold on",
     "whatif.strict": "← stricter: more junk",
     "whatif.mild": "milder: less junk →",

@@ -1,7 +1,8 @@
-"""The page What-if: what another threshold of junk would have decided. It changes nothing.
+"""The page What-if: what another threshold of junk would have decided, and how to put it in force.
 
-The numbers of all positions of the slider come with the page, so that it moves without requests.
-The form asks for one threshold, and also works without script.
+Looking changes nothing: a page of its own shows what is before and after, and asks whether to do
+it. The numbers of all positions of the slider come with the page, so that it moves without
+requests. The form asks for one threshold, and also works without script.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from collections.abc import Mapping
 from math import log
 from typing import Any, Final
 
-from spamnb.core.model.costs import DECISIONS, thresholds
+from spamnb.core.model.costs import DECISIONS, junk_from
 from spamnb.endpoints.console.pages.figures.graphs import shown_chart
-from spamnb.endpoints.console.pages.page import PageRequest, PageView, ask
+from spamnb.endpoints.console.pages.page import Act, Notice, PageRequest, PageView, ask
 from spamnb.endpoints.console.pages.rendering import number, percent
-from spamnb.endpoints.console.parameters import Parameter, between, choice
+from spamnb.endpoints.console.pages.texts import text
+from spamnb.endpoints.console.parameters import TEXT, Parameter, between, choice
 from spamnb.endpoints.console.site import ConsoleSite
 from spamnb.service.figures.whatif import EDGES, STEP
 
+_PATH: Final = "/whatif"
 _LISTED: Final = 100
 _MESSAGES: Final = ("1000", "5000", "20000")
 ASKED: Final = (
@@ -29,29 +32,72 @@ ASKED: Final = (
 
 def show(site: ConsoleSite, request: PageRequest) -> PageView:
     """Show what a threshold changes: the present one, if none is asked for."""
-    (caller,) = request.visitor.callers()
-    messages = request.values["messages"]
-    now = {one.decision: one.probability for one in thresholds(site.config.costs)}
-    asked = request.values["junk_from"]
-    line = now.get("junk", 0.5) if asked is None else asked / 100
-    wanted = {"junk_from": line, "messages": int(messages), "limit": _LISTED, "steps": True}
-    found = ask(site, caller, "whatif", **wanted)
+    facts = _tried(site, request, steps=True)
+    found, shown = facts["found"], facts["n"]
     steps = found["steps"]
-    shown = _flat(found, _log_odds(line), line)
-    at = round((_log_odds(line) - steps[0]["log_odds"]) / STEP)
-    facts = {
-        "now": now,
-        "messages": messages,
+    at = round((_log_odds(facts["line"]) - steps[0]["log_odds"]) / STEP)
+    facts |= {
         "choices": _MESSAGES,
-        "decisions": DECISIONS,
-        "found": found,
-        "n": shown,
         "position": min(max(at, 0), len(steps) - 1),
         "last": len(steps) - 1,
         "rows": json.dumps([_flat(one, one["log_odds"], one["probability"]) for one in steps]),
         "spread": shown_chart(found["spread"], mark=float(shown["place"])),
     }
     return PageView("whatif", facts)
+
+
+def confirm(site: ConsoleSite, request: PageRequest) -> PageView:
+    """Show what is before and after a threshold is put in force, and ask whether to do it."""
+    facts = _tried(site, request, steps=False)
+    # The form goes to the page What-if, which then shows what has become of it.
+    facts |= {"act_path": _PATH, "act_token": request.visitor.form_token(_PATH)}
+    costs = junk_from(site.config.costs, _log_odds(facts["line"]))
+    pairs = {"junk": costs.junk, "reject": costs.reject}
+    facts["lines"] = [f"{name} = [{ham:.8g}, {spam:g}]" for name, (ham, spam) in pairs.items()]
+    return PageView("whatif_apply", facts)
+
+
+def _tried(site: ConsoleSite, request: PageRequest, *, steps: bool) -> dict[str, Any]:
+    """Return what both pages show of a threshold."""
+    (caller,) = request.visitor.callers()
+    messages, asked = request.values["messages"], request.values["junk_from"]
+    costs = ask(site, caller, "costs")
+    now = costs["thresholds"]
+    line = now.get("junk", 0.5) if asked is None else asked / 100
+    wanted = {"junk_from": line, "messages": int(messages), "limit": _LISTED, "steps": steps}
+    found = ask(site, caller, "whatif", **wanted)
+    return {
+        "now": now,
+        "then": found["new_thresholds"],
+        "costs": costs,
+        "in_fleet": site.config.fleet is not None,
+        "line": line,
+        "messages": messages,
+        "decisions": DECISIONS,
+        "found": found,
+        "n": _flat(found, _log_odds(line), line),
+    }
+
+
+def _apply(site: ConsoleSite, request: PageRequest) -> list[Notice]:
+    (caller,) = request.visitor.callers()
+    asked = {name: request.values[name] / 100 for name in ("junk_from", "expect")}
+    done = ask(site, caller, "choose_costs", **asked)
+    at = ask(site, caller, "costs")["stored"]["at"]
+    return [_changed("whatif.applied", done, (("do", "take_back"), ("at", at)))]
+
+
+def _take_back(site: ConsoleSite, request: PageRequest) -> list[Notice]:
+    (caller,) = request.visitor.callers()
+    return [_changed("whatif.taken_back", ask(site, caller, "take_back_costs", **request.values))]
+
+
+def _changed(
+    key: str, done: Mapping[str, Mapping[str, float]], back: tuple[tuple[str, str], ...] = ()
+) -> Notice:
+    after, before = (percent(done[name]["junk"]) for name in ("after", "before"))
+    said = text(key, after=after, before=before)
+    return Notice("done", said, text("whatif.applied_more"), back=back)
 
 
 def _log_odds(probability: float) -> float:
@@ -82,3 +128,9 @@ def _flat(effect: Mapping[str, Any], log_odds: float, line: float) -> dict[str, 
         }
     pairs = [(old, new) for old in DECISIONS for new in DECISIONS]
     return shown | {f"{old}_{new}": number(counts.get((old, new), 0)) for old, new in pairs}
+
+
+_EXPECT: Final = Parameter("expect", between(0, 100), "The threshold in force.", required=True)
+_JUNK_FROM: Final = Parameter("junk_from", between(0, 100), "The new one, in %.", required=True)
+APPLY: Final = Act(_apply, (_JUNK_FROM, _EXPECT))
+TAKE_BACK: Final = Act(_take_back, (Parameter("at", TEXT, "When it was chosen.", required=True),))
