@@ -1,11 +1,13 @@
 """What fails beneath a console that serves: model, index, disk; and a killed console."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.client import HTTPException
 from itertools import count
@@ -16,6 +18,8 @@ from support.console import KEEP_ALL, Api, console, token, trained_home
 from support.daemon import is_alive, send
 from support.sink import Sink
 from support.waiting import until
+
+from spamnb.service.engine.filter import Filter
 
 NAMES = ["alice@example.org", "bob@example.org"]
 
@@ -175,3 +179,40 @@ def test_a_full_disk_is_told(tmp_path):
 def _made(client, job):
     found = client.get(f"/jobs/{job}").body
     return found if found.get("state", "running") != "running" else None
+
+
+def test_an_undo_of_many_that_fails_says_how_far_it_came(tmp_path):
+    """The learner is killed meanwhile: the error has the number, and the rest is undone later."""
+    trained_home(tmp_path)
+    with Filter.open(tmp_path / "home", history=False) as model:
+        for number in range(200):
+            model.learn(f"Subject: {number}\n\nnumber{number}\n".encode(), "ham")
+    everything = {"since": "2000-01-01T00:00:00Z"}
+    with console(tmp_path) as found, ThreadPoolExecutor(1) as pool:
+        rig = Rig(tmp_path, *found)
+        plan = rig.api.get("/journal/undo", **everything).body
+        asked = everything | {"last_event": plan["last_event"]}
+        reply = pool.submit(rig.api.post, "/journal/undo", asked)
+        watcher = rig.api
+        until(lambda: _undone(watcher) or reply.done(), "the first of them")
+        while not reply.done():
+            # One that dies between two requests is missed by neither: the next one takes over.
+            for learner in rig.daemon.children("learner"):
+                with suppress(ProcessLookupError):
+                    os.kill(learner, signal.SIGKILL)
+        failed = reply.result()
+        assert failed.status in (502, 503), failed
+        said = re.match(r"(\d+) of (\d+) trainings are undone, then: ", failed.title)
+        assert int(said[2]) == plan["undoable"]
+        until(lambda: rig.api.get("/status").status == 200, "the learner")
+        left = rig.api.get("/journal/undo", **everything).body["undoable"]
+        # The one that was asked for last may be undone without an answer.
+        assert plan["undoable"] - left - int(said[1]) in (0, 1)
+        assert int(said[1]) > 0 < left
+        rest = rig.api.post("/journal/undo", asked).body
+        assert rest == {"undone": left, "left": 0}
+
+
+def _undone(api):
+    found = api.get("/journal", limit=1)
+    return found.status == 200 and found.body["events"][0]["kind"] == "undo"

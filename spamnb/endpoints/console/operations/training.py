@@ -14,7 +14,7 @@ from spamnb.endpoints.console.callers import ApiCaller
 from spamnb.endpoints.console.operations.verdicts import missing, one_of
 from spamnb.endpoints.console.preview.document import HEADERS, preview
 from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
-from spamnb.errors import UserError
+from spamnb.errors import SpamnbError, UserError
 from spamnb.service.admin.client import answer_of, failed
 from spamnb.service.admin.listings import event_facts, journal
 from spamnb.service.admin.request import AdminResponse
@@ -131,9 +131,13 @@ def undo_selected(site: ConsoleSite, request: ApiRequest) -> ApiReply:
         plan = _plan(model, view, request)
     events = [one for one in plan.events if one <= request.values["last_event"]]
     undone = 0
-    for event in events[:MOST_UNDONE]:
-        answer = answer_of(site.ask("undo", event=event, **speaker(request.caller)).header)
-        undone += answer.state == "learnt"
+    try:
+        for event in events[:MOST_UNDONE]:
+            answer = answer_of(site.ask("undo", event=event, **speaker(request.caller)).header)
+            undone += answer.state == "learnt"
+    except SpamnbError as error:
+        said = f"{undone} of {len(events)} trainings are undone, then: {error}"
+        raise type(error)(said, hint="look at the list, and press the button again") from error
     return ApiReply({"undone": undone, "left": len(events[MOST_UNDONE:])})
 
 
