@@ -32,7 +32,7 @@ def test_every_screen_shows_status_and_settings(site, browser, look):
     spamnb(site.home, "--config", str(site.config), "correct", "spam", ONE_HAM)
     with seen(site, browser, "/status", **options) as (opened, page):
         for path in ("/status", "/settings", "/settings?changed=true", "/trainings/undo",
-                     "/trainings/undo?channel=cli"):  # fmt: skip
+                     "/trainings/users", "/trainings/undo?channel=cli"):  # fmt: skip
             assert opened.go(path).status == 200, path
             page.locator("h1").wait_for()
             for summary in page.locator("main details summary").all():
@@ -146,6 +146,6 @@ def test_several_trainings_are_undone_after_a_look(site, browser):
 def test_an_auditor_sees_no_switches(site, browser):
     """Status, settings and plan without a button; the acts are refused."""
     with seen(site, browser, "/status", "audit") as (opened, page):
-        for path in ("/status", "/settings", "/trainings/undo?channel=api"):
+        for path in ("/status", "/settings", "/trainings/undo?channel=api", "/trainings/users"):
             assert opened.go(path).status == 200
             assert page.locator("main form[method=post]").count() == 0

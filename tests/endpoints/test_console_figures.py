@@ -250,3 +250,25 @@ def test_costs_in_the_settings_win(rig):
         rig.config.write_text(before)
         api.post("/reload", {})
     until(lambda: not api.get("/costs").body["set_at"], "the reload")
+
+
+def test_users_whose_labels_are_contradicted(rig):
+    """By another user of the same message, and by the model as `spamnb doubt` counts it."""
+    users = {name: Api(rig.address, token(rig.home, name, "teach")) for name in ("eve", "carol")}
+    good = [one.read_bytes() + b"\nnew\n" for one in sorted((SAMPLE / "ham").iterdir())[:4]]
+    for raw in good:
+        assert users["eve"].post("/teach", raw, label="spam").status == 200
+    assert users["carol"].post("/teach", good[0], label="ham").status == 200
+    found = rig.api.get("/journal/users").body["teachers"]
+    by_user = {one["user"]: one for one in found}
+    eve, carol = by_user["token eve"], by_user["token carol"]
+    assert (eve["labels"], eve["by_others"], eve["tested"]) == (4, 1, 3)
+    assert (carol["labels"], carol["by_others"], carol["tested"]) == (1, 1, 1)
+    doubted = spamnb(rig.home, "--config", str(rig.config), "doubt", "--limit", 0, "--json").json
+    counts = Counter(one["user"] for one in doubted)
+    assert {name: one["by_model"] for name, one in by_user.items()} == {
+        name: counts[name] for name in by_user
+    }
+    assert counts["token eve"] > 0
+    order = [one["by_others"] + one["by_model"] for one in found]
+    assert order == sorted(order, reverse=True)

@@ -390,6 +390,10 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         (*_EVENTS, _CURSOR, _LIMIT), place="heavy",
     ),
     ApiOperation(
+        "teachers", "GET", "/journal/users", "admin", figures.teachers,
+        _object(events="integer", teachers="array"), place="heavy",
+    ),
+    ApiOperation(
         "undo_plan", "GET", "/journal/undo", "admin", training.undo_plan,
         _object(events="array", undoable="integer", superseded="integer", last_event="integer"),
         (*_EVENTS, _LIMIT), place="heavy",

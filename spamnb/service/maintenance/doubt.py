@@ -78,12 +78,22 @@ def _contradicted(
             progress(done, total, "")
         if event.after == NO_LABEL or event.person or not wanted(trained):
             continue
-        example = Example(event.digest, event.message_id, event.ids, event.times)
-        (z,) = LeaveOneOut(view, recipe, example).without([(event, trained)])
-        likely = int(z.argmax())
-        if likely != event.after:
-            yield Doubt(
-                trained.seq, trained.time_us, trained.user, trained.channel,
-                recipe.labels[event.after], recipe.labels[likely],
-                float(z[likely] - z[event.after]), event.digest, event.message_id,
-            )  # fmt: skip
+        if (found := doubt_of(view, recipe, event, trained)) is not None:
+            yield found
+
+
+def doubt_of(view: ReadView, recipe: Recipe, event: Event, trained: Event) -> Doubt | None:
+    """Return the contradiction of a training in force; None if the model agrees with it.
+
+    `event` is the message's newest event, `trained` the one that trained it.
+    """
+    example = Example(event.digest, event.message_id, event.ids, event.times)
+    (z,) = LeaveOneOut(view, recipe, example).without([(event, trained)])
+    likely = int(z.argmax())
+    if likely == event.after:
+        return None
+    return Doubt(
+        trained.seq, trained.time_us, trained.user, trained.channel,
+        recipe.labels[event.after], recipe.labels[likely],
+        float(z[likely] - z[event.after]), event.digest, event.message_id,
+    )  # fmt: skip

@@ -10,6 +10,7 @@ from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
 from spamnb.errors import SettingsError, UserError
 from spamnb.service.engine.clock import iso, now_us
 from spamnb.service.figures.judged_mail import judged_mail
+from spamnb.service.figures.teachers import teacher_facts
 from spamnb.service.figures.teaching_charts import last_taught, newest_trainings, teaching_charts
 from spamnb.service.figures.verdict_charts import (
     BEFORE_US,
@@ -60,6 +61,12 @@ def graphs(site: ConsoleSite, request: ApiRequest) -> ApiReply:
             "last_taught": last_taught(events, labels),
         }
     )
+
+
+def teachers(site: ConsoleSite, _: ApiRequest) -> ApiReply:
+    """Users, and how many of their labels other users or the rest of the model contradict."""
+    with site.reading() as model, model.store.read() as view:
+        return ApiReply(teacher_facts(view, model.recipe, newest_trainings(model)))
 
 
 def whatif(site: ConsoleSite, request: ApiRequest) -> ApiReply:

@@ -95,6 +95,12 @@ def trainings(site: ConsoleSite, request: PageRequest) -> PageView:
     return PageView("trainings", facts | {"sees_all": visitor.role != "user"})
 
 
+def teachers(site: ConsoleSite, request: PageRequest) -> PageView:
+    """Show whose labels others or the model contradict."""
+    (caller,) = request.visitor.callers()
+    return PageView("teachers", {"found": ask(site, caller, "teachers")})
+
+
 def undo_plan(site: ConsoleSite, request: PageRequest) -> PageView:
     """Show which of the selected trainings can be undone."""
     (caller,) = request.visitor.callers()

@@ -37,6 +37,7 @@ PAGES: Final[tuple[Page, ...]] = (
     Page("influence", "/message/{signature}/influence", STAFF, message.show_influence, _SIGNATURE),
     Page("trainings", "/trainings", EVERYONE, lists.trainings, lists.TRAININGS,
          {"undo": UNDO}, in_menu=True),
+    Page("teachers", "/trainings/users", STAFF, lists.teachers),
     Page("undo_plan", "/trainings/undo", STAFF, lists.undo_plan, lists.SELECTED,
          {"undo_selected": UNDO_SELECTED}),
     Page("quarantine", "/quarantine", EVERYONE, quarantine.show_list, (quarantine.CURSOR,),

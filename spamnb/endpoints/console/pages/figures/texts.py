@@ -86,6 +86,20 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "settings.default": "The default is",
     "settings.restart": "A change needs a restart of the daemon.",
     "settings.none": "All settings have their defaults.",
+    # whose labels are contradicted
+    "teachers.title": "Users whose labels are contradicted",
+    "teachers.help": "Of the newest {events} trainings, also those that were undone. “By other "
+    "users”: another user gave the same message another label. “By the model”: all other trainings "
+    "together say that the message has another label, as spamnb doubt tells; the newest labels in "
+    "force are compared. A label that is contradicted is not always wrong: look at the messages "
+    "before you undo them.",
+    "teachers.labels": "Labelled messages",
+    "teachers.by_others": "Contradicted by other users",
+    "teachers.by_model": "By the model",
+    "teachers.of": "{count} of {tested}",
+    "teachers.undo": "Undo…",
+    "teachers.undo_of": "Undo the trainings of {user}",
+    "teachers.none": "No user has taught a message yet.",
     # undo of several trainings
     "undo_plan.title": "Undo several trainings",
     "undo_plan.selected": "Selected trainings:",
@@ -280,17 +294,16 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "whatif.act": "Show the messages",
     "whatif.use": "Use this threshold…",
     "whatif_apply.title": "Use another threshold",
-    "whatif.lines": "From this probability of spam on",
+    "whatif.lines": "Above these probabilities of spam, messages are decided to be:",
     "whatif.no_line": "never",
     "whatif.unseen": "No message has been judged yet, so nothing is known of what this changes.",
-    "whatif.honest": "These numbers are from mail that the filter judged while it ran. People "
-    "report mistakes and keep silent about the rest, so more ham may be lost than they say. For a "
-    "bound that holds, evaluate mail that you have sorted yourself; this finds a threshold, too:",
+    "whatif.honest": "So more ham may be lost than these numbers say. For a bound that holds, "
+    "evaluate mail that you have sorted yourself; this finds a threshold, too:",
     "whatif.effect": "New messages are decided by it as soon as the daemon has read it; messages "
     "that were judged before keep their decision. Recipients with costs of their own in the "
     "settings keep these. A press of a button brings the present threshold back.",
     "whatif.host": "It applies to this host, not to the others of the fleet.",
-    "whatif.confirm": "Use {line} as the threshold of junk",
+    "whatif.confirm": "Use {line} from now on",
     "whatif.back": "Back to What if",
     "whatif.set_at": "Costs are set at {where}. They have precedence, so this page cannot change "
     "the threshold.",
