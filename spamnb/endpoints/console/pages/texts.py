@@ -48,6 +48,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "column.verdict": "Decision, spam",
     "column.mail": "Message",
     "column.fate": "Handling",
+    "column.taught": "Label by people",
     # live
     "live.title": "Live",
     "live.caption": "The newest messages",

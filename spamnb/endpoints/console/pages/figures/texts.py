@@ -88,14 +88,14 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "settings.none": "All settings have their defaults.",
     # whose labels are contradicted
     "teachers.title": "Users whose labels are contradicted",
-    "teachers.help": "Of the newest {events} trainings, also those that were undone. “By other "
-    "users”: another user gave the same message another label. “By the model”: all other trainings "
-    "together say that the message has another label, as spamnb doubt tells; the newest labels in "
-    "force are compared. A label that is contradicted is not always wrong: look at the messages "
-    "before you undo them.",
+    "teachers.help": "Another user contradicts a label by giving the same message another one. The "
+    "model contradicts it if all other trainings together say that the message has another label. "
+    "Counted over the newest {events} trainings, also those that were undone; the newest labels in "
+    "force are compared with the model. A label that is contradicted is not always wrong: look at "
+    "the messages before you undo it.",
     "teachers.labels": "Labelled messages",
     "teachers.by_others": "Contradicted by other users",
-    "teachers.by_model": "By the model",
+    "teachers.by_model": "Contradicted by the model",
     "teachers.of": "{count} of {tested}",
     "teachers.undo": "Undo…",
     "teachers.undo_of": "Undo the trainings of {user}",
