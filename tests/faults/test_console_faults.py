@@ -148,7 +148,7 @@ def test_a_damaged_model_is_told_and_taken_back(rig):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
 def test_a_full_disk_is_told(tmp_path):
-    """A preview needs room for a second model; what is read is read, and the model stays."""
+    """A preview needs room for a second model, a choice of costs for a file; the rest is read."""
     small = Path(tempfile.mkdtemp(prefix="spamnb-"))
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", small], check=False)
     if mounted.returncode:
@@ -167,6 +167,13 @@ def test_a_full_disk_is_told(tmp_path):
             assert found["error"]["error_type"] == "StoreFullError"
             assert "free disk space" in found["error"]["hint"]
             assert client.get("/journal").status == 200
+            _fill(small / "rest")
+            lines = client.get("/costs").body["thresholds"]
+            refused = client.post("/costs", {"junk_from": 0.6, "expect": lines["junk"]})
+            assert (refused.status, refused.body["error_type"]) == (503, "StoreFullError")
+            assert client.get("/costs").body["stored"] is None
+            assert client.get("/journal").status == 200
+            (small / "rest").unlink()
             (small / "ballast").unlink()
             begun = client.post("/timemachine", {"to": "2020-01-01T00:00:00Z"}).body
             found = until(lambda: _made(client, begun["job"]), "the preview")
@@ -174,6 +181,13 @@ def test_a_full_disk_is_told(tmp_path):
     finally:
         subprocess.run(["umount", "-l", small], check=True)
         small.rmdir()
+
+
+def _fill(path):
+    """Take all room that is left on a disk."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
 
 
 def _made(client, job):
