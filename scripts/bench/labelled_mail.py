@@ -14,8 +14,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 FETCHED = PROJECT / "run" / "corpora" / "spamassassin"
 SAMPLE = PROJECT / "corpora" / "sample"
 SEED = 20240601
-_SIDES = re.compile(r"(?:.*_)?(ham|spam)(?:_.*|\d*)")
-"""names of folders with mail of one label: ham, easy_ham_2, spam, 20030228_spam"""
+_SIDES = re.compile(r"(?:.*[_-])?(ham|spam)(?:[_-].*|\d*)")
+"""names of folders with mail of one label: ham, easy_ham_2, spam-1, 20030228_spam"""
 _MARKS = re.compile(
     rb"[!-9;-~]*(?:spam|virus|barracuda|asg-|bitdefender|amavis|scan|policyd|brightmail|pyzor|razor"
     rb"|greylist|ironport|proofpoint|cloudmark|postfilter|antiabuse)"
@@ -43,11 +43,16 @@ def files(where=None):
     found = []
     for path in (where or folder()).rglob("*"):
         side = _SIDES.fullmatch(path.parent.name)
-        if side and path.is_file() and path.name != "cmds":
+        if side and path.is_file() and not _is_other(path):
             found.append((path, side[1]))
     if not found:
         raise SystemExit(f"{where or folder()} has no folders with ham or spam")
     return sorted(found, key=lambda row: (row[0].name, row[1], row[0]))
+
+
+def _is_other(path):
+    """Return whether a file of a collection is no message."""
+    return path.name == "cmds" or path.suffix == ".json"
 
 
 def messages(where=None):

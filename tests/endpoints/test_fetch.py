@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -105,6 +106,21 @@ def call(tmp_path, site):
         return subprocess.run(command, capture_output=True, text=True, check=False, env=direct)
 
     return call
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
+def test_a_package_of_npm_is_fetched_and_checked(tmp_path, call):
+    """A package is packed by npm; one with another hash is refused and removed."""
+    package = tmp_path / "some-mail"
+    (package / "ham-1").mkdir(parents=True)
+    (package / "ham-1" / "1.txt").write_bytes(MAIL)
+    about = {"name": "some-mail", "version": "1.2.3"}
+    (package / "package.json").write_text(json.dumps(about))
+    done = call({"npm": str(package), "sha256": "0" * 64})
+    assert (done.returncode, "must be 000" in done.stderr) == (1, True), done.stderr
+    done = call({"npm": str(package)})
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "to/made/package/ham-1/1.txt").read_bytes() == MAIL
 
 
 def held(tmp_path):
