@@ -38,7 +38,8 @@ def environment(place):
     """Return the environment of a user's shell: spamnb on the path, a home."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     root = {"SPAMNB_SERVE_USER": "root"} if os.geteuid() == 0 else {}
-    return os.environ | {"PATH": path, "SPAMNB_HOME": str(place / "home")} | root
+    own = {"PATH": path, "SPAMNB_HOME": str(place / "home"), "SPAMNB_MODEL_PRIOR": "true"}
+    return os.environ | own | root
 
 
 def works(command, place, cwd=None):

@@ -42,6 +42,7 @@ def test_every_command_works_in_a_fresh_clone(clone, tmp_path):
     """A shell gets the page and nothing else; a correction counts until it is undone."""
     environment = without_network(tmp_path)
     (tmp_path / "python").rename(tmp_path / "python3")
+    environment["SPAMNB_MODEL_PRIOR"] = "true"
     environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
     environment["TEST_PATH"] = environment["TEST_PATH"].replace(str(PROJECT), str(clone), 1)
     front, post = free_ports(2)
@@ -62,6 +63,6 @@ def test_every_command_works_in_a_fresh_clone(clone, tmp_path):
     assert "Traceback" not in done.stderr
     junk = re.findall(r"^(\w+) +\w+ +([\d.]+) run/hour/mail/.*\.Junk", done.stdout, re.MULTILINE)
     assert [decision for decision, _ in junk] == ["deliver", "junk"]
-    assert f"-> ham, {junk[1][1]} -> {junk[0][1]}, event 401" in done.stdout
+    assert f"-> ham, {junk[1][1]} -> {junk[0][1]}, event 402" in done.stdout
     assert done.stdout.count("X-Spamnb-Signature") == 2
     assert list((clone / "run").iterdir()) == []

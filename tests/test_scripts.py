@@ -30,6 +30,7 @@ ELSEWHERE = {
     "test": "scripts/test runs this file",
 }
 SHORT = {
+    "make-prior": ([str(PROJECT / "corpora/sample"), "--to", os.devnull], "features", (0,)),
     "bench-smtp": (["--rounds", "1", "--messages", "20"], "messages/s, TCP relay", (0, 1)),
     "bench/accuracy": (["--orders", "7", "--noise-seeds", "1", "--alone"], "delayed mean", (0,)),
     "bench/console": (
@@ -51,6 +52,7 @@ SHORT = {
     "bench/memory": (["--messages", "2000"], "RssAnon, all processes", (0,)),
     "bench/persons": (["--persons", "20", "--labels", "1"], "1000 recipients", (0,)),
     "bench/path_length": ([], "correction ", (0,)),
+    "bench/prior": (["--short"], "A for B: prior", (0,)),
     "bench/speed": (["--short"], "score one.eml", (0,)),
     "bench/store": (["--short"], "bytes_a_feature", (0,)),
     "bench/worlds": (

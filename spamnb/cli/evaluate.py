@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from spamnb.lab.evaluation import Evaluation, Options
+    from spamnb.service.maintenance.prior import Prior
 
 EXAMPLES = """
 spamnb evaluate ham/ spam/                         score each message, then train with it
@@ -63,6 +64,8 @@ spamnb evaluate --world conflict ham/ spam/        persons who want different ma
               help="Share of messages for --feedback partial.")  # fmt: skip
 @click.option("--noise", type=Number(0, 0.5), default=0.0, metavar="SHARE",
               help="Share of training labels that are wrong.")  # fmt: skip
+@click.option("--prior", "prior_file", metavar="FILE|shipped", help="Begin with a prior, "
+              "or with the one that ships with spamnb.")  # fmt: skip
 @click.option("--kind", type=click.Choice(["corrected", "multinomial", "bernoulli"]),
               help="Kind of the model.")  # fmt: skip
 @click.option("--one-in", type=click.IntRange(2), metavar="N",
@@ -133,11 +136,16 @@ def evaluate(ctx: click.Context, session: CliSession, /, **given: Any) -> None:
         ctx.exit(1)
 
 
+def _is_of_others(given: dict[str, Any]) -> bool:
+    return any(given[name] for name in ("compare", "world", "persons", "labelled", "plain"))
+
+
 _ADD: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "delay": ("--feedback delayed", lambda given: given["feedback"] == "delayed"),
     "share": ("--feedback partial", lambda given: given["feedback"] == "partial"),
     "scores": ("--json FILE", lambda given: given["json_file"]),
     "people": ("--world", lambda given: given["world"]),
+    "prior_file": ("HAM and SPAM", lambda given: not _is_of_others(given)),
     "against_rest": ("--label or --plain", lambda given: given["labelled"] or given["plain"]),
 }
 """options that depend on another one: its name, and whether it is given"""
@@ -164,8 +172,24 @@ def _options(session: CliSession, given: dict[str, Any]) -> Options:
         kind=given["kind"] or settings.model.kind,
         local=settings.local,
         costs=settings.costs,
+        prior=_prior(given["prior_file"]),
         jobs=given["jobs"] or cores(),
     )
+
+
+def _prior(name: str | None) -> Prior | None:
+    """Read the prior that models begin with."""
+    from spamnb.service.maintenance.prior import read_prior, shipped_prior
+
+    if name is None:
+        return None
+    if name == "shipped":
+        return shipped_prior()[0]
+    try:
+        with Path(name).open(encoding="utf-8") as lines:
+            return read_prior(lines)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{name} cannot be read: {error}") from error
 
 
 def _measured(session: CliSession, given: dict[str, Any]) -> Evaluation:

@@ -64,9 +64,9 @@ def import_(session: CliSession, /, **given: Any) -> None:
     The export must come from a copy of this model, because feature ids depend on the secret key:
     fingerprint, kind and labels must match. Importing a file twice counts it twice.
 
-    A prior (`export --prior`) may come from any model of mail with the same labels. It counts as
-    300 messages at most, so the model's own training soon outweighs it. The journal lists it under
-    the channel prior. Import a prior only from a server that you trust and that gets similar mail.
+    A prior (`export --prior`) may come from any model of mail with the same labels. It counts as no
+    message, so the model's own training soon outweighs it. The journal lists it under the channel
+    prior. Import a prior only from a server that you trust and that gets similar mail.
 
     With --from, the counts of another filter are mapped to this model's features. If the mail
     that it was trained with still exists, `train` gives better results. Imported counts alone

@@ -75,8 +75,9 @@ def _flags(listen: tuple[str, ...], upstream: str | None) -> dict[str, Any]:
 def _make_model(home: Path, settings: Settings) -> None:
     from spamnb.service.engine.filter import Filter, new_recipe
 
-    recipe = new_recipe(settings.model.kind, settings.labels, vocabulary=settings.model.vocabulary)
-    Filter.open(home, create=True, recipe=recipe, history=False).close()
+    model = settings.model
+    recipe = new_recipe(model.kind, settings.labels, vocabulary=model.vocabulary)
+    Filter.open(home, create=True, recipe=recipe, history=False, prior=model.prior).close()
 
 
 @command("Deliver all mail unscanned, or scan again.", BYPASS_EXAMPLES)

@@ -45,6 +45,8 @@ spamnb train --kind multinomial ham/ spam/         create a classical model
               help="Kind of a new model.")  # fmt: skip
 @click.option("--no-vocabulary", is_flag=True, help="Create a model without words: it is smaller, "
               "but a verdict can only be explained with the message.")  # fmt: skip
+@click.option("--no-prior", is_flag=True, help="Create an empty model, without the weights of "
+              "common words that ship with spamnb.")  # fmt: skip
 @click.option("--plain", is_flag=True, help="The input is plain text, not mail; a new model is "
               "created for plain text.")  # fmt: skip
 @click.option("--labels", "labels_by", metavar="sa:FILE|folders|flags", help="Find the "
@@ -71,6 +73,7 @@ def train(
     labelled: tuple[str, ...],
     kind: str | None,
     no_vocabulary: bool,
+    no_prior: bool,
     plain: bool,
     classes: str | None,
     labels_by: str | None,
@@ -88,9 +91,10 @@ def train(
     given = (*labelled, *_folders_in(classes))
     sources = _sources(folders, given, labels_by, thresholds=thresholds, yes=yes)
     recipe = _recipe(session, sources, kind, no_vocabulary=no_vocabulary, plain=plain)
+    prior = session.settings.model.prior and not no_prior
     from spamnb.service.training.trainer import train as learn
 
-    training_options = _options(session, jobs, person)
+    training_options = _options(session, jobs, person, prior=prior)
     with progress_bar("learning") as bar:
 
         def show(now: Progress) -> None:
@@ -99,7 +103,7 @@ def train(
 
         daemon = served(session)
         if daemon is not None:
-            summary = _through(session, (daemon, person), sources, recipe, show)
+            summary = _through(session, (daemon, person), sources, (recipe, prior), show)
         else:
             summary = learn(
                 session.home,
@@ -118,11 +122,12 @@ def train(
         )
 
 
-def _options(session: CliSession, jobs: int, person: str) -> TrainingOptions:
+def _options(session: CliSession, jobs: int, person: str, *, prior: bool) -> TrainingOptions:
     from spamnb.service.training.trainer import TrainingOptions
 
     settings, source = session.settings, _source(session, person)
-    return TrainingOptions(jobs, source, settings.local, settings.costs, settings.store.limit_bytes)
+    limit = settings.store.limit_bytes
+    return TrainingOptions(jobs, source, settings.local, settings.costs, limit, prior)
 
 
 def _source(session: CliSession, person: str) -> Source:
@@ -142,28 +147,28 @@ def _through(
     session: CliSession,
     reached: tuple[RunningDaemon, str],
     sources: list[tuple[str, MailSource]],
-    recipe: Recipe | None,
+    new: tuple[Recipe | None, bool],
     show: Callable[[Progress], None],
 ) -> Summary:
     """Train through the daemon; a missing model is created here, and the daemon reloads it."""
     from spamnb.endpoints.control.protocol import ControlClient
     from spamnb.endpoints.control.training_client import send
-    from spamnb.store.lmdb.store import open_store
+    from spamnb.service.engine.filter import Filter
 
-    daemon, person = reached
+    (daemon, person), (recipe, prior) = reached, new
     if daemon.role != "admin":
         raise UserError(
             "only administrators may use `train`", hint="all users may use `spamnb correct`"
         )
-    store = open_store(session.home, create=recipe, readonly=recipe is None)
-    documents = store.recipe.documents
-    store.close()
+    there = recipe or _recipe_there(session.home)
+    assert there is not None, "it was there a moment ago"
     if recipe is not None:
+        Filter.open(session.home, create=True, recipe=recipe, history=False, prior=prior).close()
         with ControlClient(daemon.control) as caller:
             caller.ask("reload", settings=False)
     user = session.source().user
     fields = {"channel": "cli", "for": user, "trust": "admin", "person": person}
-    return send(daemon.control, sources, fields, documents=documents, progress=show)
+    return send(daemon.control, sources, fields, documents=there.documents, progress=show)
 
 
 def _sources(

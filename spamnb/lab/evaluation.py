@@ -80,6 +80,7 @@ class Evaluation:
             "feedback": options.feedback,
             "noise": options.noise,
             "kind": options.kind,
+            "prior": options.prior.features if options.prior else 0,
         }
         messages = len(self.results.truth)
         return head | figures | self.details() | {

@@ -23,6 +23,7 @@ from spamnb.errors import UserError
 from spamnb.service.engine.extraction import MessageReader, example_of
 from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.requests import Example, Learn, Source
+from spamnb.service.maintenance.prior import Prior, prior_load
 from spamnb.store.contract import ReadView, WriteView
 from spamnb.store.memory import MemoryStore
 
@@ -67,6 +68,8 @@ class Options:
     costs: Costs | None = None
     constants: Mapping[str, float] = field(default_factory=dict)
     """model constants that replace those of the recipe"""
+    prior: Prior | None = None
+    """what the model knows before its first message"""
     resamples: int = 1000
     jobs: int = 1
     """processes for folds; the scores do not depend on it"""
@@ -153,6 +156,9 @@ class Trial:
         self._train_labels = train_labels.tolist()
         self._store = MemoryStore(self.recipe)
         self._learner = Learner(self.recipe, options.costs or Costs())
+        if options.prior is not None:
+            added = prior_load(self.recipe, options.prior, _ORIGIN)
+            self._store.transact(lambda view: self._learner.run(view, [added], scored=False))
 
     def score_then_train(self, index: int, choose: TrainingChoice) -> Floats:
         return self._store.transact(lambda view: self._score_then_train(view, index, choose))

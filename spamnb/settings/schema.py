@@ -38,6 +38,7 @@ class ModelSettings(NamedTuple):
 
     kind: str = "corrected"
     vocabulary: bool = True
+    prior: bool = True
 
 
 class StoreSettings(NamedTuple):

@@ -37,6 +37,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("model.vocabulary", FLAG,
         "Store the words behind the features, so that a verdict can be explained without the "
         "message. Needs more disk space. Fixed when a model is created."),
+    Setting("model.prior", FLAG,
+        "A new model of ham and spam begins with weights of common words and forms, learnt from "
+        "public mail. They count as no message; `spamnb undo 1` removes them."),
     Setting("local.hosts", TEXTS,
         "Names of the site's own mail servers, as written after `by` in Received. Headers that "
         "they add are ignored, so a message has the same features before and after delivery."),

@@ -2,11 +2,12 @@
 
 import json
 import os
+import re
 import subprocess
 import tomllib
 
 import pytest
-from support.cli import HAM, ONE_SPAM, SPAM, spamnb, undated
+from support.cli import HAM, ONE_SPAM, SAMPLE, SPAM, spamnb, undated
 
 from spamnb.cli.main import COMMANDS
 from spamnb.cli.session import become_owner, speaker
@@ -196,19 +197,58 @@ def test_a_prior_starts_a_model_and_is_distinguished(trained, tmp_path):
     assert spamnb(new, "import", "--as-new", target).code == 2
     assert spamnb(new, "train", HAM, SPAM).code == 0
     found = spamnb(new, "stats", "--json").json[0]
-    assert found["messages"] == {"ham": 210, "spam": 210}
-    assert found["prior"] == {"ham": 10, "spam": 10}
-    assert "of a prior, ham   10" in spamnb(new, "stats").out
+    assert found["messages"] == {"ham": 200, "spam": 200}
+    features = json.loads(target.read_text().partition("\n")[0])["features"]
+    assert found["prior"] == features > 400
+    assert re.search(rf"of a prior +{features}$", spamnb(new, "stats").out, re.MULTILINE)
     assert "of a prior" not in spamnb(trained, "stats").out
     event = spamnb(new, "journal", "--channel", "prior", "--json").json[0]
     assert (event["event"], event["kind"]) == (1, "import")
     assert "/prior" in spamnb(new, "bisect", ONE_SPAM, "--limit", 0).out
     assert spamnb(new, "relearn", "--yes").code == 0
-    assert spamnb(new, "stats", "--json").json[0]["prior"] == {"ham": 10, "spam": 10}
+    assert spamnb(new, "stats", "--json").json[0]["prior"] == features
     assert spamnb(new, "undo", event["event"]).code == 0
     found = spamnb(new, "stats", "--json").json[0]
-    assert (found["messages"]["ham"], found["prior"]["ham"]) == (200, 0)
+    assert (found["messages"]["ham"], found["prior"]) == (200, 0)
     assert spamnb(new, "check").code == 0
+
+
+def test_a_new_model_begins_with_the_shipped_prior(tmp_path, monkeypatch):
+    """The prior is the first event, and goes with the model; `rewind` and `undo` take it away."""
+    monkeypatch.setenv("SPAMNB_MODEL_PRIOR", "true")
+    home, copy = tmp_path / "new", tmp_path / "copy"
+    few = [tmp_path / "ham", tmp_path / "spam"]
+    for side in few:
+        side.mkdir()
+        for file in sorted((SAMPLE / side.name).iterdir())[:30]:
+            (side / file.name).symlink_to(file)
+    assert spamnb(home, "train", *few).code == 0
+    found = spamnb(home, "stats", "--json").json[0]
+    assert found["prior"] > 5_000
+    assert found["messages"] == {"ham": 30, "spam": 30}
+    assert spamnb(home, "journal", "--channel", "prior", "--json").json[0]["event"] == 1
+    assert "spamnb/prior" in spamnb(home, "bisect", ONE_SPAM, "--limit", 0).out
+    assert spamnb(home, "train", *few).code == 0  # all of it is known
+    exported = undated(spamnb(home, "export").out)
+    assert spamnb(home, "backup", tmp_path / "backup").code == 0
+    assert spamnb(copy, "restore", tmp_path / "backup").code == 0
+    assert spamnb(copy, "relearn", "--yes").code == 0
+    assert undated(spamnb(copy, "export").out) == exported
+    assert spamnb(copy, "undo", 1).code == 0
+    assert spamnb(copy, "stats", "--json").json[0]["prior"] == 0
+    assert spamnb(copy, "check").code == spamnb(home, "check").code == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--no-prior", HAM, SPAM], ["--kind", "bernoulli", HAM, SPAM], ["--plain", HAM, SPAM],
+     ["--label", f"news={HAM}", "--label", f"other={SPAM}"]],
+)  # fmt: skip
+def test_a_model_without_a_prior_begins_empty(tmp_path, monkeypatch, options):
+    """By an option, and if the shipped prior does not fit the model."""
+    monkeypatch.setenv("SPAMNB_MODEL_PRIOR", "true")
+    assert spamnb(tmp_path / "m", "train", *options).code == 0
+    assert spamnb(tmp_path / "m", "stats", "--json").json[0]["prior"] == 0
 
 
 def test_a_prior_with_odd_labels_makes_no_model(trained, tmp_path):
@@ -296,6 +336,7 @@ def test_config_example_is_toml_and_show_and_check_agree(tmp_path, monkeypatch):
     path.write_text(text)
     assert spamnb(tmp_path / "home", "--config", path, "config", "check").code == 0
     monkeypatch.delenv("SPAMNB_SERVE_USER", raising=False)
+    monkeypatch.delenv("SPAMNB_MODEL_PRIOR")
     shown = spamnb(None, "--config", path, "config", "show").out
     assert tomllib.loads(shown) == tomllib.loads(text)
     plain = spamnb(None, "config", "show", "--json").json[0]

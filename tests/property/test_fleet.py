@@ -88,7 +88,7 @@ def test_a_host_with_lmdb_holds_the_same(tmp_path):
         model = hosts[number // 3 % 2]
         way = "forget" if number % 7 == 6 else "correct"
         try:
-            model._run(request(model, way, number % 9, number % 2, NOW + number))
+            model.run(request(model, way, number % 9, number % 2, NOW + number))
         except SpamnbError:
             assert way == "forget"
     for model in hosts:

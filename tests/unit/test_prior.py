@@ -13,10 +13,10 @@ from spamnb.service.engine.requests import Learn
 from spamnb.service.maintenance import prior as priors
 from spamnb.service.maintenance.export_import import export
 from spamnb.service.maintenance.prior import (
-    add_prior,
+    features_of_priors,
     is_prior,
     make_prior,
-    messages_of_priors,
+    prior_load,
     read_prior,
 )
 from spamnb.store import check as audit
@@ -54,7 +54,7 @@ def text(trained):
 
 
 def add(model, text):
-    return add_prior(model, read_prior(io.StringIO(text)), source=OWNER)
+    return model.run(prior_load(model.recipe, read_prior(io.StringIO(text)), OWNER))
 
 
 def features(model):
@@ -70,7 +70,8 @@ def test_every_feature_of_a_prior_is_found_under_another_key(text):
     assert len(ids) == json.loads(text.partition("\n")[0])["features"] > 400
     seen = np.unique(np.concatenate([i for raw, _ in mail() for i in model.example(raw).ids]))
     assert np.isin(ids, seen).all()
-    assert records.n.sum(axis=0).min() > 0
+    assert (records.w > 0).any(axis=0).all()
+    assert not records.n.any()
     with model.store.read() as view:
         assert audit.check(view) == []
         assert {word.id for word in view.all_words()} == set(ids.tolist())
@@ -95,20 +96,18 @@ def test_a_model_of_three_labels_has_a_prior_for_its_like():
     add(other, "".join(make_prior(model.store)))
     verdict = other.score(head.format(100, 2).encode())
     assert verdict.label == "news"
-    with other.store.read() as view:
-        assert view.totals().messages.tolist() == [2, 2, 2]
 
 
 def test_one_undo_takes_a_prior_back(text):
-    """After the undo no count of the prior is left, and no message counts as one of a prior."""
+    """A prior counts as no message; after the undo no feature of it is left."""
     model = empty()
     receipt = add(model, text)
     with model.store.read() as view:
-        assert messages_of_priors(view, 2).tolist() == [10, 10]
-        assert view.totals().messages.tolist() == [10, 10]
+        assert features_of_priors(view) == len(features(model)[0])
+        assert view.totals().messages.tolist() == [0, 0]
     model.undo(receipt)
     with model.store.read() as view:
-        assert messages_of_priors(view, 2).tolist() == view.totals().messages.tolist() == [0, 0]
+        assert features_of_priors(view) == 0
     assert len(features(model)[0]) == 0
 
 
@@ -143,11 +142,13 @@ def test_a_prior_names_no_sender_recipient_host_or_link():
         assert name not in shown.lower()
 
 
-def test_a_prior_weighs_no_more_than_its_limit(trained, monkeypatch):
-    """However much the model has learnt, the prior counts as a fixed number of messages."""
-    monkeypatch.setattr(priors, "WEIGHT", 8)
-    header = json.loads(next(make_prior(trained.store)))
-    assert header["messages"] == [4, 4]
+def test_a_prior_of_many_messages_has_only_frequent_features(trained, text, monkeypatch):
+    """A feature of a large model must be in one of 600 messages, and one correction is limited."""
+    monkeypatch.setattr(priors, "SHARE", 10)
+    monkeypatch.setattr(priors, "CORRECTION", 1 << 16)
+    head, *lines = make_prior(trained.store)
+    assert 0 < json.loads(head)["features"] < json.loads(text.partition("\n")[0])["features"] / 2
+    assert max(abs(w) for line in lines for w in json.loads(line)["w"]) == 1 << 16
 
 
 @pytest.mark.parametrize(
@@ -200,19 +201,12 @@ def changed(lines, number, **values):
         lambda lines: changed(lines, 0, version=2),
         lambda lines: changed(lines, 0, labels=3),
         lambda lines: changed(lines, 0, labels=["ham"]),
-        lambda lines: changed(lines, 0, messages=[10]),
-        lambda lines: changed(lines, 0, messages=[0, 10]),
-        lambda lines: changed(lines, 0, messages=[10, 1 << 40]),
-        lambda lines: changed(lines, 0, messages=[200, 200]),
         lambda lines: changed(lines, 0, labels=[["ham"], ["spam"]]),
-        lambda lines: changed(lines, 0, messages=[10, 1e3]),
         lambda lines: changed(lines, 0, features=True),
-        lambda lines: changed(lines, 1, n=[11, 0]),
-        lambda lines: changed(lines, 1, n=[-1, 0]),
-        lambda lines: changed(lines, 1, n=[0, 0]),
-        lambda lines: changed(lines, 1, n=[1]),
-        lambda lines: changed(lines, 1, n=[1 << 80, 1]),
-        lambda lines: changed(lines, 1, w=[1 << 22, 0]),
+        lambda lines: changed(lines, 1, w=[1]),
+        lambda lines: changed(lines, 1, w=[1 << 80, 1]),
+        lambda lines: changed(lines, 1, w=[-(1 << 23), 0]),
+        lambda lines: changed(lines, 1, w=[1 << 23, 0]),
         lambda lines: changed(lines, 1, w=[0.5, 0]),
         lambda lines: changed(lines, 1, w=None),
         lambda lines: changed(lines, 1, location="from"),

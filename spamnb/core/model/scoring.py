@@ -57,7 +57,9 @@ OWN = 0.7
 1-AUC is 9 % higher with 5 % wrong labels, and 7 % higher on all ham followed by all spam."""
 KNOWN = 4
 """Evidence and corrections are averaged over at most so many times the known features of a group,
-so that unknown words in a spam do not reduce the weight of the others (docs/decisions/0032)."""
+so that unknown words in a spam do not reduce the weight of the others (docs/decisions/0032). The
+features of a prior are known by their corrections: if only counts made them known, a model without
+own training had leads of 40 nats (docs/decisions/0058)."""
 COMMON = 2.0
 """The correction of a feature that all messages of each label contain counts 1 / (1 + COMMON): it
 tells nothing, but every step moves it. With 0, 1-AUC is 4 to 14 % higher on shuffled mail, 16 % on
@@ -147,7 +149,8 @@ def _values(
     holders = np.add.reduce(counts)
     logs = _evidence(recipe, totals.messages, counts, holders)
     corrections = w * correction_weights(totals.messages, counts)
-    return np.concatenate((logs, corrections, holders[None] > 0), dtype=np.float64)
+    known = (holders > 0) | np.logical_or.reduce(w)
+    return np.concatenate((logs, corrections, known[None]), dtype=np.float64)
 
 
 def _span(size: int, known: float) -> float:

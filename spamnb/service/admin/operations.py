@@ -75,7 +75,7 @@ from spamnb.service.maintenance.cost_file import CostChoice, choose, take_back
 from spamnb.service.maintenance.expiry import expire
 from spamnb.service.maintenance.expiry_clock import warning
 from spamnb.service.maintenance.export_import import create, lines_of, load, merge, read_export
-from spamnb.service.maintenance.prior import Prior, add_prior, is_prior, read_prior
+from spamnb.service.maintenance.prior import Prior, is_prior, prior_load, read_prior
 from spamnb.service.telemetry import status
 from spamnb.service.telemetry.log import Log
 from spamnb.service.telemetry.metrics import prometheus
@@ -315,7 +315,7 @@ def _import(admin: Administration, request: AdminRequest, fields: Header) -> Adm
     source = _source(request, fields)
     with admin.model.service() as service:
         if isinstance(found, Prior):
-            receipt = add_prior(service.model, found, source=source)
+            receipt = service.model.run(prior_load(service.model.recipe, found, source))
         else:
             receipt = merge(service.model, found, source=source)
     return AdminResponse({"receipt": receipt.as_dict(), "features": found.features})

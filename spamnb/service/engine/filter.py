@@ -39,9 +39,11 @@ from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Learn, Source, TrainingRequest, Undo
 from spamnb.service.engine.scoring import score_batches, score_examples, score_without
 from spamnb.service.fleet.pins import Pins, pinned_verdicts, with_pins
+from spamnb.service.maintenance.prior import shipped_load
 from spamnb.store.contract import Store
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
+from spamnb.store.lmdb.sharing import DATA_FILE
 from spamnb.store.lmdb.store import open_store
 
 BATCHES_PER_SNAPSHOT = 8
@@ -123,6 +125,7 @@ class Filter:
         costs: Costs | None = None,
         map_size: int = 1 << 40,
         limit_bytes: int = 0,
+        prior: bool = False,
     ) -> Self:
         """Open the model in the folder `path`.
 
@@ -136,10 +139,13 @@ class Filter:
         costs: the costs of mistakes, which set the thresholds of the decisions.
         map_size: address space reserved for the store, in bytes; it takes no disk space.
         limit_bytes: maximum size of the store; 0 derives a limit from the free disk space.
+        prior: give a new model the weights of common words and forms that ship with spamnb, as one
+            event that `undo` reverts. Only a model of mail with the labels ham and spam takes them.
 
         Raises StoreMissingError if there is no model and `create` is false, and other StoreErrors
         if the model cannot be opened.
         """
+        is_new = create and not (Path(path) / DATA_FILE).exists()
         recipe = (recipe or new_recipe()) if create else None
         store = open_store(
             path, create=recipe, readonly=readonly, map_size=map_size, limit_bytes=limit_bytes
@@ -149,7 +155,11 @@ class Filter:
         except BaseException:
             store.close()
             raise
-        return cls(store, history=opened, local=local, costs=costs)
+        model = cls(store, history=opened, local=local, costs=costs)
+        added = shipped_load(model.recipe) if prior and is_new else None
+        if added is not None:
+            model.teach([added])
+        return model
 
     def close(self) -> None:
         """Close the model's files. A second call does nothing."""
@@ -321,7 +331,7 @@ class Filter:
         an empty message, RefusedError if the checkpoint contains the message under another label.
         """
         index = self.label(label)
-        return self._run(Learn(self.example(_content(raw)), index, source, now_us()))
+        return self.run(Learn(self.example(_content(raw)), index, source, now_us()))
 
     def correct(self, ref: bytes | str | Example, label: str, *, source: Source = OWNER) -> Receipt:
         """Set the label that a person gave a message; afterwards the model agrees with it.
@@ -336,7 +346,7 @@ class Filter:
             found = find_example(self.store, self.history, ref)
         else:
             found = ref if isinstance(ref, Example) else self.example(_content(ref))
-        return self._run(Learn(found, index, source._replace(immediate=True), now_us(), again=True))
+        return self.run(Learn(found, index, source._replace(immediate=True), now_us(), again=True))
 
     def forget(self, ref: bytes | str, *, source: Source = OWNER) -> Receipt:
         """Remove the training of a message from the model.
@@ -345,7 +355,7 @@ class Filter:
         `ref` is as in `correct`. Raises RefError for a message that was never learnt, RefusedError
         for one that is part of the checkpoint.
         """
-        return self._run(Forget(self.digest(ref), source, now_us()))
+        return self.run(Forget(self.digest(ref), source, now_us()))
 
     def undo(self, receipt: Receipt | int, *, source: Source = OWNER) -> Receipt:
         """Undo one training event, given its receipt or its number in the journal.
@@ -355,10 +365,10 @@ class Filter:
         later event on the same message must be undone first.
         """
         if isinstance(receipt, int):
-            return self._run(Undo(receipt, source, now_us()))
+            return self.run(Undo(receipt, source, now_us()))
         if not receipt.changed:
             return receipt._replace(error=None, reason="the receipt changed nothing")
-        return self._run(Undo(receipt.event, source, now_us()))
+        return self.run(Undo(receipt.event, source, now_us()))
 
     def teach(self, requests: Sequence[TrainingRequest], *, scored: bool = False) -> list[Receipt]:
         """Run several training requests in one transaction and return a receipt for each.
@@ -375,7 +385,8 @@ class Filter:
         """
         return self.committer.run_stream(requests)
 
-    def _run(self, request: TrainingRequest) -> Receipt:
+    def run(self, request: TrainingRequest) -> Receipt:
+        """Run one training request; raise its error if it is refused."""
         receipt = self.committer.run([request])[0]
         if receipt.error is not None:
             raise receipt.error

@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spamnb.core.features.extract import GROUPS, Key, Words
 from spamnb.core.features.locations import TokenLocation
@@ -50,6 +49,7 @@ from spamnb.service.maintenance.export_persons import (
     person_loads,
     read_person,
 )
+from spamnb.service.maintenance.json_lines import MALFORMED, integers, json_line
 from spamnb.store.contract import ReadView, Store, Word
 from spamnb.store.lmdb.sharing import DATA_FILE
 from spamnb.store.lmdb.store import open_store
@@ -69,8 +69,6 @@ _RANGES = {
 _CONSTANTS = (*_FLAGS, "groups", *_RANGES)
 LINE = 1 << 20
 """Most characters of a line: the header of a model with thousands of labels is shorter."""
-MALFORMED = ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError
-"""what parsing a line raises if it is not one of a right file"""
 _LOCATIONS = {location.name.lower(): location for location in TokenLocation}
 
 
@@ -131,11 +129,6 @@ def _feature(row: _Row, word: Word | None) -> dict[str, Any]:
         plain["location"] = TokenLocation(word.location).name.lower()
         plain["token"] = word.text.decode("utf-8", "surrogateescape")
     return plain
-
-
-def json_line(value: dict[str, Any]) -> str:
-    """Return a value as one line of JSON."""
-    return json.dumps(value, separators=(",", ":")) + "\n"
 
 
 # --- import --------------------------------------------------------------------------------------
@@ -234,19 +227,6 @@ class _Columns:
             temperatures=integers(header["temperatures"], (groups,)),
             days=integers(self.days, shape[:1], 0, 65_535).astype(np.uint16),
         )
-
-
-def integers(
-    values: Any, shape: tuple[int, ...], least: int = -(1 << 53), most: int = 1 << 53
-) -> NDArray[np.int64]:
-    """Return values of a parsed line as an array; ValueError for a wrong shape, type or range."""
-    # Zeros of the announced shape could take all memory.
-    found = np.array(values) if len(values) else np.zeros((0, *shape[1:]), np.int64)
-    if found.dtype.kind not in "iu" or found.shape != shape:
-        raise ValueError(f"expected integers of the shape {shape}")
-    if found.size and not least <= int(found.min()) <= int(found.max()) <= most:
-        raise ValueError(f"a number is not between {least} and {most}")
-    return found.astype(np.int64)
 
 
 def _read_header(line: str) -> dict[str, Any]:

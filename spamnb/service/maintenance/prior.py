@@ -5,16 +5,18 @@ those of locations that mean the same on every server (`TRAVELS`): no address, h
 word of the name or address of a sender or recipient. It is JSON lines; the first is the header:
 
     {"format": "spamnb prior", "version": 1, "labels": ["ham", "spam"],
-     "messages": [of each label], "features": how many lines follow}
+     "features": how many lines follow}
 
 Then one line for each feature:
 
-    {"location": "subject", "token": "cheap", "n": [messages of each label],
-     "w": [corrections of each label, 2^-20 nats]}
+    {"location": "subject", "token": "cheap", "w": [corrections of each label, 2^-20 nats]}
 
-and `name` for locations that have several kinds of lines. It has a small share of the counts, so
-that it weighs as much as `WEIGHT` messages, and half of the corrections. Adding it is one event of
-the channel `CHANNEL`, so `undo` reverts it, and lists of events show it.
+and `name` for locations that have several kinds of lines. It has the corrections of the model, but
+none of its counts: with counts, a new model ranked unlike mail a fifth worse (docs/decisions/0058).
+So a prior counts as no message. Adding it is one event of the channel `CHANNEL`, so `undo` reverts
+it, and lists of events show it.
+
+`SHIPPED` is the prior that new models begin with; `scripts/make-prior` makes it.
 
 Must not know terminals. Failure: RefusedError for a model that has or takes no prior, UserError for
 a text that is no prior; nothing is changed then.
@@ -22,12 +24,16 @@ a text that is no prior; nothing is changed then.
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import TextIOBase
+from functools import cache
+from hashlib import blake2b
+from io import StringIO, TextIOBase
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,27 +45,29 @@ from spamnb.core.model.events import STEP_ONE, BulkChange, Ints, Recipe, no_tota
 from spamnb.core.model.training_rows import day_of
 from spamnb.errors import RefusedError, UserError
 from spamnb.service.engine.clock import now_us
-from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import Source
+from spamnb.service.engine.requests import BulkLoad, Source
+from spamnb.service.engine.words import MergedWords
 from spamnb.service.maintenance.event_filter import EventFilter, in_force
-from spamnb.service.maintenance.export_import import MALFORMED, integers, json_line, load
+from spamnb.service.maintenance.json_lines import MALFORMED, integers, json_line
 from spamnb.store.contract import ReadView, Store, Word, packed
 
 FORMAT = "spamnb prior"
 VERSION = 1
 CHANNEL = "prior"
-SHARE = 0.05
-"""The share of the counts of a model of up to 6,000 messages."""
-WEIGHT = 300
-"""How many messages a prior counts as; a few hundred of the model's own outweigh it
-(docs/decisions/0035)."""
+LEAST = 10
+"""How many messages of one label have a feature of a prior, if the model learnt few messages ..."""
+SHARE = 600
+"""... and one message in so many if it learnt more."""
 FEATURES = 100_000
 """Most features of a prior. 6,000 messages give 14,000."""
-CORRECTION = 2 * STEP_ONE
-"""The largest correction in a prior; that of 3,000 messages is .9 nats."""
+CORRECTION = 4 * STEP_ONE
+"""The largest correction in a prior; that of 6,000 messages is 2 nats."""
 LINE = 2048
 """Most characters of a line: six for each byte of a text, and the numbers."""
+
+SHIPPED = Path(__file__).with_name("prior.jsonl.gz")
+_SHIPPER = Source(user="spamnb")
+"""in whose name the shipped prior is added"""
 
 TEXTS = (TokenLocation.BODY, TokenLocation.SUBJECT, TokenLocation.HIDDEN, TokenLocation.CONTENT)
 TRAVELS: dict[TokenLocation, frozenset[bytes]] = {
@@ -84,35 +92,33 @@ TRAVELS: dict[TokenLocation, frozenset[bytes]] = {
 }
 """Locations, and the names in them, that mean the same on another server and for other users."""
 _PEOPLE = (TokenLocation.FROM, TokenLocation.REPLY, TokenLocation.TO)
-_JOINTS = re.compile(rb"[-._'@]")
+_JOINTS = re.compile(rb"[^a-z\x80-\xff]+")
 _LOCATIONS = {location.name.lower(): location for location in TRAVELS}
 
 
 # --- make ----------------------------------------------------------------------------------------
 
 
-def make_prior(store: Store) -> Iterator[str]:
-    """Yield the prior of a model as lines of JSON, from one snapshot."""
+def make_prior(store: Store, *, ids: frozenset[int] | None = None) -> Iterator[str]:
+    """Yield the prior of a model as lines of JSON, from one snapshot; of `ids` only, if given."""
     _check_kind(store.recipe)
     if not store.recipe.vocabulary:
         raise RefusedError("the model has no vocabulary, so it has no prior")
     with store.read() as view:
         messages = view.totals().messages
-        share = min(SHARE, WEIGHT / max(int(messages.sum()), 1))
-        counted = np.rint(share * messages).astype(np.int64)
-        if 0 in counted:
+        if messages.min() < LEAST:
             raise RefusedError(
                 "the model has too few messages for a prior",
                 hint="train more messages of each label",
             )
-        texts = _features(Key(store.recipe.key), view, share, _names(view))
+        least = max(LEAST, int(messages.sum()) // SHARE)
+        texts = _features(Key(store.recipe.key), view, least, ids)
         lines = list(islice(texts, FEATURES))
     yield json_line(
         {
             "format": FORMAT,
             "version": VERSION,
             "labels": list(store.recipe.labels),
-            "messages": counted.tolist(),
             "features": len(lines),
         }
     )
@@ -126,15 +132,17 @@ def _names(view: ReadView) -> set[bytes]:
     return {part for part in parts if len(part) >= MIN_BYTES}
 
 
-def _features(key: Key, view: ReadView, share: float, names: set[bytes]) -> Iterator[str]:
+def _features(key: Key, view: ReadView, least: int, chosen: frozenset[int] | None) -> Iterator[str]:
+    names = _names(view)
     for ids, records in view.features():
-        n = np.rint(share * records.n).astype(np.int64)
-        rows = n.any(axis=1).nonzero()[0]
-        w = np.rint(records.w[rows] / 2).clip(-CORRECTION, CORRECTION).astype(np.int64)
+        rows = (records.n.max(axis=1) >= least).nonzero()[0]
+        if chosen is not None:
+            rows = rows[[id_ in chosen for id_ in ids[rows].tolist()]]
+        w = records.w[rows].clip(-CORRECTION, CORRECTION)
         words = _tokens(key, view.words(ids[rows]))
-        for token, counts, corrections in zip(words, n[rows].tolist(), w.tolist(), strict=True):
-            if token is not None and not _is_named(token, names):
-                yield _line(token, counts, corrections)
+        for token, corrections in zip(words, w.tolist(), strict=True):
+            if token is not None and any(corrections) and not _is_named(token, names):
+                yield _line(token, corrections)
 
 
 def _is_named(token: Field, names: set[bytes]) -> bool:
@@ -171,11 +179,11 @@ def _travels(token: Field) -> bool:
     return b"@" not in text or location is TokenLocation.FROM_SHAPE
 
 
-def _line(token: Field, n: list[int], w: list[int]) -> str:
+def _line(token: Field, w: list[int]) -> str:
     location, name, text = token
     named = {"name": name.decode()} if name else {}
     shown = text.decode("utf-8", "surrogateescape")
-    return json_line({"location": location.name.lower(), **named, "token": shown, "n": n, "w": w})
+    return json_line({"location": location.name.lower(), **named, "token": shown, "w": w})
 
 
 # --- add -----------------------------------------------------------------------------------------
@@ -186,9 +194,7 @@ class Prior:
     """A parsed prior."""
 
     labels: tuple[str, ...]
-    messages: Ints
     tokens: list[Field]
-    n: Ints
     w: Ints
 
     @property
@@ -221,18 +227,13 @@ def _parsed(header: dict[str, Any], rows: list[dict[str, Any]]) -> Prior:
     labels, shape = tuple(header["labels"]), (len(rows), len(header["labels"]))
     if len(rows) != header["features"] or len(rows) > FEATURES:
         raise ValueError(f"{len(rows)} features instead of {header['features']}")
-    messages = integers(header["messages"], shape[1:], 1, WEIGHT)
-    # Each label is rounded.
-    if not set(map(type, labels)) == {str} or messages.sum() > WEIGHT + len(labels):
-        raise ValueError(f"its labels are no texts, or have more than {WEIGHT} messages")
-    n = integers([row["n"] for row in rows], shape, 0)
-    if (n > messages).any() or not n.any(axis=1).all():
-        raise ValueError("a feature occurs in no message, or in more than there are")
+    if set(map(type, labels)) != {str}:
+        raise ValueError("its labels are no texts")
     w = integers([row["w"] for row in rows], shape, -CORRECTION, CORRECTION)
     tokens = [_token(row) for row in rows]
     if len(set(tokens)) < len(tokens):
         raise ValueError("a feature occurs twice")
-    return Prior(labels, messages, tokens, n, w)
+    return Prior(labels, tokens, w)
 
 
 def _token(row: dict[str, Any]) -> Field:
@@ -243,26 +244,44 @@ def _token(row: dict[str, Any]) -> Field:
     return token
 
 
-def add_prior(model: Filter, prior: Prior, *, source: Source) -> Receipt:
-    """Add a prior to a model, as one event that `undo` reverts."""
-    recipe = model.recipe
+def prior_load(recipe: Recipe, prior: Prior, source: Source, digest: bytes = b"") -> BulkLoad:
+    """Return the request that adds a prior to a model, as one event that `undo` reverts."""
     _check_kind(recipe)
     if prior.labels != recipe.labels:
         raise UserError(f"the prior's labels are {prior.labels}, this model's are {recipe.labels}")
     ids = ids_of(Key(recipe.key), prior.tokens)
     order = ids.argsort()
     nothing = no_totals(recipe.groups, len(recipe.labels))
+    now = now_us()
     bulk = BulkChange(
         ids=ids[order],
-        n=prior.n[order],
+        n=np.zeros_like(prior.w),
         w=prior.w[order],
-        messages=prior.messages,
+        messages=nothing.messages,
         bias=nothing.bias,
         temperatures=nothing.temperatures,
-        days=np.full(len(ids), day_of(now_us()), np.uint16),
+        days=np.full(len(ids), day_of(now), np.uint16),
     )
-    words = packed(map(_word, ids.tolist(), prior.tokens))
-    return load(model, bulk, words, source._replace(channel=CHANNEL))
+    words = MergedWords([packed(map(_word, ids.tolist(), prior.tokens))])
+    return BulkLoad(bulk, False, source._replace(channel=CHANNEL), now, words, digest)
+
+
+def shipped_load(recipe: Recipe) -> BulkLoad | None:
+    """Return the request that adds the shipped prior; None for a model that it does not fit.
+
+    It has a digest, so two processes that create one model together add it once.
+    """
+    if not _takes_priors(recipe):
+        return None
+    prior, digest = shipped_prior()
+    return prior_load(recipe, prior, _SHIPPER, digest) if prior.labels == recipe.labels else None
+
+
+@cache
+def shipped_prior() -> tuple[Prior, bytes]:
+    """Return the prior that ships with the program, and its digest."""
+    text = gzip.decompress(SHIPPED.read_bytes())
+    return read_prior(StringIO(text.decode())), blake2b(text, digest_size=16).digest()
 
 
 def _word(id_: int, token: Field) -> Word:
@@ -270,8 +289,12 @@ def _word(id_: int, token: Field) -> Word:
     return Word(id_, location, name + b":" + text if name else text)
 
 
+def _takes_priors(recipe: Recipe) -> bool:
+    return recipe.kind == "corrected" and not recipe.documents
+
+
 def _check_kind(recipe: Recipe) -> None:
-    if recipe.kind != "corrected" or recipe.documents:
+    if not _takes_priors(recipe):
         raise RefusedError("only models of mail of the kind corrected have a prior")
 
 
@@ -281,11 +304,7 @@ def _invalid(why: str) -> UserError:
     )
 
 
-def messages_of_priors(view: ReadView, labels: int) -> Ints:
-    """Return how many messages of each label the priors in force count as."""
+def features_of_priors(view: ReadView) -> int:
+    """Return how many features the priors in force have."""
     events = map(view.event, in_force(view, EventFilter(channel=(CHANNEL,))))
-    total = np.zeros(labels, np.int64)
-    for event in events:
-        if event is not None and event.bulk is not None:
-            total += event.bulk.messages
-    return total
+    return sum(len(event.bulk.ids) for event in events if event and event.bulk)

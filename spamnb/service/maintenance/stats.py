@@ -11,7 +11,7 @@ from typing import Any
 
 from spamnb.core.features.extract import Key
 from spamnb.core.model.costs import Costs, thresholds
-from spamnb.service.maintenance.prior import messages_of_priors
+from spamnb.service.maintenance.prior import features_of_priors
 from spamnb.store import check as audit
 from spamnb.store.contract import Store
 from spamnb.store.history.verdict_history import History
@@ -28,9 +28,9 @@ class ModelStats:
     fingerprint: str
     """of the key: equal for models with exports that can be merged"""
     messages: dict[str, int]
-    prior: dict[str, int]
-    """of these, what priors that can still be undone count as"""
     features: int
+    prior: int
+    """features of priors that can still be undone; they count as no message"""
     words: int
     events: int
     """in the journal; these can be undone"""
@@ -58,7 +58,7 @@ def stats(home: Path, store: Store, history: History | None, costs: Costs) -> Mo
     with store.read() as view:
         totals, base = view.totals(), view.base_totals()
         words = sum(1 for _ in view.all_words())
-        prior = messages_of_priors(view, len(recipe.labels))
+        prior = features_of_priors(view)
     size = (home / DATA_FILE).stat().st_size
     return ModelStats(
         home=str(home),
@@ -66,8 +66,8 @@ def stats(home: Path, store: Store, history: History | None, costs: Costs) -> Mo
         labels=recipe.labels,
         fingerprint=Key(recipe.key).fingerprint().hex(),
         messages=dict(zip(recipe.labels, totals.messages.tolist(), strict=True)),
-        prior=dict(zip(recipe.labels, prior.tolist(), strict=True)),
         features=totals.known,
+        prior=prior,
         words=words,
         events=totals.last_seq - base.last_seq,
         folded=base.last_seq,

@@ -49,7 +49,6 @@ from spamnb.service.training.sources import (
     spans,
 )
 from spamnb.service.training.worker_pool import Pool, cores, cpu_seconds, tune_memory
-from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import trim
 
 BATCH = 6144
@@ -154,7 +153,7 @@ def interleaved(sizes: Sequence[int]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """Options of a training: worker processes, source, local hosts, costs, size limit."""
+    """Options of a training: worker processes, source, local hosts, costs, size limit, prior."""
 
     jobs: int = 0
     source: Source = OWNER
@@ -162,6 +161,8 @@ class TrainingOptions:
     costs: Costs | None = None
     limit_bytes: int = 0
     """of the store; 0 is the default limit"""
+    prior: bool = False
+    """a new model begins with the prior that ships with the program"""
 
 
 def train(
@@ -180,10 +181,11 @@ def train(
     tune_memory()
     training_options = training_options or TrainingOptions()
     refuse_twins(sources)
-    documents = (recipe or _model_recipe(home, None)).documents
+    documents = (recipe or _model_recipe(home)).documents
     order, tasks = _packed_tasks([path for _, path in sources], documents=documents)
     tally = _TrainingCounts(len(order), report=progress)
-    start = _WorkerStart(_model_recipe(home, recipe), training_options.local)
+    known = _model_recipe(home, recipe, prior=training_options.prior)
+    start = _WorkerStart(known, training_options.local)
     few = len(order) <= _FEW
     jobs = 1 if few else training_options.jobs or cores()
     pool = Pool(start, jobs) if jobs > 1 else _InlinePool(start)
@@ -242,13 +244,11 @@ def refuse_twins(sources: Sequence[tuple[str, MailSource]]) -> None:
         seen[real] = label
 
 
-def _model_recipe(home: Path, recipe: Recipe | None) -> Recipe:
+def _model_recipe(home: Path, recipe: Recipe | None = None, *, prior: bool = False) -> Recipe:
     """Return the model's recipe; create the model if necessary. Closes it before the fork."""
-    store = open_store(home, create=recipe)
-    try:
-        return store.recipe
-    finally:
-        store.close()
+    create = recipe is not None
+    with Filter.open(home, create=create, recipe=recipe, history=False, prior=prior) as model:
+        return model.recipe
 
 
 def _split(order: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
