@@ -4,34 +4,17 @@ Hosts and server are killed with SIGKILL; a failure prints its seed.
 """
 
 import pytest
-from support.fleet_storm import Storm
+from support.fleet_storm import weather
 from support.postgres_server import PostgresServer, needs_postgres
 from support.valkey_server import ValkeyServer, needs_valkey
 
 SECONDS = 30
 FULL_SECONDS = 90
-LONG_SECONDS = 1800
 SERVERS = [
     pytest.param(ValkeyServer, marks=needs_valkey, id="valkey"),
     pytest.param(lambda _: PostgresServer(), marks=needs_postgres, id="postgres"),
 ]
 each_server = pytest.mark.parametrize("server_in", SERVERS)
-
-
-def weather(folder, server_in, seed, seconds):
-    print(f"seed {seed}, {seconds} s")
-    server = server_in(folder)
-    try:
-        storm = Storm(folder, server.start(), seed)
-        try:
-            storm.begin()
-            storm.rage(seconds)
-            counts = storm.compare(storm.settle())
-        finally:
-            storm.close()
-    finally:
-        server.close()
-    print(dict(counts))
 
 
 @each_server
@@ -46,10 +29,3 @@ def test_a_storm_leaves_all_hosts_equal(place, server_in):
 def test_longer_storms_leave_all_hosts_equal(place, server_in, seed):
     """The same, with other faults, for longer."""
     weather(place, server_in, seed, FULL_SECONDS)
-
-
-@pytest.mark.full
-@each_server
-def test_half_an_hour_of_storm_leaves_all_hosts_equal(place, server_in):
-    """The same, for half an hour."""
-    weather(place, server_in, 6, LONG_SECONDS)

@@ -319,3 +319,20 @@ def letter(name, kind):
     text = ("the minutes of our meeting", "cheap pills and a bonus", "a casino offer for you")[kind]
     head = f"From: ann@a.example\nSubject: {text}\nMessage-ID: <{name}@a.example>\n"
     return f"{head}\n{text} {name}\n".encode()
+
+
+def weather(folder, server_in, seed, seconds):
+    """Let a storm rage on a server, and compare the hosts afterwards."""
+    print(f"seed {seed}, {seconds} s")
+    server = server_in(folder)
+    try:
+        storm = Storm(folder, server.start(), seed)
+        try:
+            storm.begin()
+            storm.rage(seconds)
+            counts = storm.compare(storm.settle())
+        finally:
+            storm.close()
+    finally:
+        server.close()
+    print(dict(counts))

@@ -1,0 +1,14 @@
+"""A fleet keeps one model through half an hour of storm; each server has its own file."""
+
+import pytest
+from support.fleet_storm import weather
+from support.valkey_server import ValkeyServer, needs_valkey
+
+SECONDS = 1800
+
+
+@pytest.mark.full
+@needs_valkey
+def test_half_an_hour_of_storm_leaves_all_hosts_equal(place):
+    """After faults every host has the same model, and each acknowledged lesson is in it once."""
+    weather(place, ValkeyServer, 6, SECONDS)
