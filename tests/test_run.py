@@ -64,6 +64,7 @@ def test_the_commands_that_it_prints_work(clone):
     environment = os.environ | {
         "SPAMNB_DELIVERY_ADDRESS": f"127.0.0.1:{post}",
         "SPAMNB_CONSOLE_ADDRESS": f"127.0.0.1:{pages}",
+        "SPAMNB_MODEL_PRIOR": "true",
         "PYTHONPATH": str(clone),
         "PYTHONUNBUFFERED": "1",
     }
