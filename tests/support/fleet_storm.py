@@ -260,7 +260,8 @@ class Storm:
             if not self._fits(host):
                 until(host.answers, f"host{host.number} after its restart")
                 host.process.terminate()
-                assert host.process.wait(LIMIT_S) == 0
+                # 1: a lesson waited for a log that the host does not fit; it is given again.
+                assert host.process.wait(LIMIT_S) in (0, 1)
                 other = next(one for one in self.hosts if self._fits(one))
                 with closing((member := self._member(other)).log):
                     put_snapshot(other.home, member, 0)
