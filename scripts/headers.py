@@ -159,6 +159,7 @@ REQUEST = (
         "From, Deliver-To, Rcpt, User", "Envelope sender, recipients and user of a scanned message."
     ),
     Header("IP, Hostname, Helo, Queue-Id", "The client as the mail server saw it."),
+    Header("Password", "A token with the scope `teach`, for corrections over TCP."),
     Header("Class, Message-Class, Set, Remove", "The label to learn, and what to do with it."),
     Header(
         "Compress, Compression, Content-Encoding",

@@ -17,9 +17,11 @@ KEYS = {
     "action": "what happened to the message: `relay`, `keep` (quarantine), `refuse`, `defer`, "
     "`advise` (the client of a scanner decides)",
     "address": "address that is bound",
+    "after": "threshold of junk after a change of the costs",
     "age_days": "age of the deleted entry",
     "again_in_s": "seconds until the next attempt",
-    "before": "`wanted`, `unwanted` or null: the word of a sender before a change",
+    "before": "what a change replaced: the word of a sender (`wanted`, `unwanted` or null), or the "
+    "threshold of junk",
     "bytes": "number of bytes",
     "caller": "user of a token",
     "client": "address of the original client, as the mail server reports it",
@@ -29,6 +31,7 @@ KEYS = {
     "corrections": "number of corrections",
     "decision": "`deliver`, `unsure`, `junk` or `reject`",
     "digest": "digest of the message, as `spamnb history` shows it",
+    "do": "`choose` for other costs, `take_back` for those before them",
     "duplicate_likely": "the client left before it got the 250, and will send the message again",
     "error": "the error, in one line",
     "file": "path of a file",

@@ -92,7 +92,7 @@ def test_an_observer_before_the_filter_of_the_suite_keeps_its_marks(suite, tmp_p
     marking = f'[listener.suite]\nprotocol = "milter"\naddress = "127.0.0.1:{second}"\n'
     daemon = trained(tmp_path, observed + marking)
     with running(daemon, rig):
-        rig.send(message("spam", 3).read_bytes(), ["bob@example.org"])
+        rig.send(message("spam", 5).read_bytes(), ["bob@example.org"])
         [junk] = until(lambda: rig.delivered("bob", "X-Spam-Flag: YES", ".Junk"), "the message")
         assert email.message_from_bytes(junk)["X-Spamnb-Verdict"].startswith("junk")
 

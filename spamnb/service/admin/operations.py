@@ -388,8 +388,10 @@ def _costs(admin: Administration, request: AdminRequest, fields: Header) -> Admi
     else:
         raise UserError("`do` must be choose or take_back")
     if admin.daemon is not None:
-        junk = {name: one["junk"] for name, one in done.as_dict().items()}
-        config.log({"event": "costs changed", "user": user, "do": do, **junk})
+        before, after = (one["junk"] for one in done.as_dict().values())
+        config.log(
+            {"event": "costs changed", "user": user, "do": do} | {"before": before, "after": after}
+        )
         admin.daemon.reread_settings()
     return AdminResponse({**done.as_dict()})
 
