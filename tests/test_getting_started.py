@@ -2,28 +2,18 @@
 
 import re
 import shutil
-import socket
 import subprocess
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from support.docs_snippets import changed, shell
+from support.postfix import free_ports
 from support.standin_pip import without_network
 from support.waiting import LIMIT_S
 
 PROJECT = Path(__file__).resolve().parent.parent
 PARTS = ("scripts/make-sample", "scripts/mailcraft.py", "constraints.txt", "spamnb", "corpora")
-
-
-def free_ports(count):
-    """Return ports that are free now, all different."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 @pytest.fixture

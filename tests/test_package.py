@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.docs_snippets import commands
+from support.docs_snippets import changed, commands, shell
+from support.postfix import free_ports
 from support.standin_pip import without_network
 from support.waiting import until
 
@@ -352,6 +353,29 @@ def test_each_start_of_switching_leads_to_marked_mail(new_root, real_package, st
     # Imported counts alone never mark mail as junk.
     assert f"X-Spam-Flag: {'NO' if start == 'bogofilter' else 'YES'}" in marked
     assert unseen in marked
+
+
+@pytest.mark.full
+def test_the_first_hour_works_with_the_package(new_root, real_package, tmp_path):
+    """The page getting-started, typed by root where the package takes the place of its install."""
+    page = shell("getting-started.md")
+    install, start = page.split("export SPAMNB_HOME", 1)
+    assert len(install.splitlines()) == 3
+    front, post = free_ports(2)
+    ports = {"127.0.0.1:10025": f"127.0.0.1:{front}", ":10027": f":{post}"}
+    with copied(new_root, tmp_path) as debian:
+        debian.run("apt-get", "update", "-qq")
+        debian.run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "curl")
+        debian.install(real_package)
+        clone = debian.root / "root"
+        shutil.copytree(PROJECT / "scripts", clone / "scripts")
+        shutil.copytree(PROJECT / "corpora", clone / "corpora")
+        typed = f"cd /root\nexport SPAMNB_HOME{changed(start, ports)}"
+        said = debian.run("sh", "-e", stdin=typed)
+        junk = re.findall(r"^(\w+) +\w+ +[\d.]+ run/hour/mail/.*\.Junk", said, re.MULTILINE)
+        assert junk == ["deliver", "junk"], said
+        assert "event 402" in said
+        assert list((clone / "run").iterdir()) == []
 
 
 def user_mail(home):
