@@ -29,7 +29,7 @@ def busy():
 
 
 @needs_rig
-@pytest.mark.full
+@pytest.mark.timed  # alone, because its ports are fixed
 @pytest.mark.skipif(not PROVE.exists(), reason="no mail rig beside the project")
 def test_the_rigs_own_proof(tmp_path):
     """The rig files mail by the trained model in every variant, before and after the queue.
