@@ -228,8 +228,9 @@ class Storm:
 
     def settle(self):
         """End all lessons when all hosts are up; stop the hosts when they have folded the log."""
+        self._rejoin_left_behind()  # before, such a host acknowledges no lesson
         taught = [host.taught for host in self.hosts]
-        until(lambda: all(map(int.__lt__, taught, (host.taught for host in self.hosts))), "lessons")
+        until(lambda: self._teach_more_than(taught), "lessons")
         for host in self.hosts:
             host.stop.set()
         for host in self.hosts:
@@ -247,6 +248,12 @@ class Storm:
             host.process.terminate()
             assert host.process.wait(LIMIT_S) == 0
         return head
+
+    def _teach_more_than(self, taught):
+        """Whether each host has acknowledged a lesson since then."""
+        for host in self.hosts:
+            assert host.error is None, host.error
+        return all(map(int.__lt__, taught, (host.taught for host in self.hosts)))
 
     def _empty_outboxes(self):
         """Wait as long as fewer and fewer lessons wait: after a long storm they are thousands."""
