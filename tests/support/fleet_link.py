@@ -1,15 +1,26 @@
 """A network between the hosts of a fleet and the server of its log, with faults.
 
 A program of its own, because the hosts are stopped and killed beside it. It reads orders from its
-input, one in a line: the number of a link, and `open`, `cut` (no connections) or `mute` (requests
-arrive, answers do not).
+input, one in a line: the number of a link, and one of these:
+
+    open   all bytes arrive
+    cut    there are no connections
+    mute   requests arrive, answers do not
+    slow   all bytes arrive later
+    lossy  some bytes arrive later, as those of a packet that TCP sends again
 """
 
 import asyncio
 import contextlib
+import random
 import subprocess
 import sys
 from pathlib import Path
+
+DELAY_S = 0.1
+"""in each direction, while a link is slow"""
+LOSS, RESENT_S = 0.1, 0.2
+"""Share of lost packets, and the least time after which TCP sends one again."""
 
 
 class FleetLinks:
@@ -57,15 +68,19 @@ class _Link:
         with contextlib.suppress(OSError):
             there, back = await asyncio.open_unix_connection(self.target)
             self.writers |= {writer, back}
-            requests = asyncio.create_task(self._copy(reader, back, ("open", "mute")))
-            await asyncio.gather(requests, self._copy(there, writer, ("open",)))
+            requests = asyncio.create_task(self._copy(reader, back, "cut"))
+            await asyncio.gather(requests, self._copy(there, writer, "mute"))
             self.writers -= {writer, back}
         writer.close()
 
-    async def _copy(self, reader, writer, modes):
+    async def _copy(self, reader, writer, swallows):
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
-                if self.mode in modes:
+                if self.mode == "slow":
+                    await asyncio.sleep(DELAY_S)
+                elif self.mode == "lossy" and random.random() < LOSS:
+                    await asyncio.sleep(RESENT_S)
+                if self.mode not in ("cut", swallows):
                     writer.write(data)
                     await writer.drain()
         writer.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -22,18 +23,26 @@ from spamnb.endpoints.fleet.membership import make_key, open_member
 from spamnb.endpoints.fleet.params import FleetParams
 from spamnb.errors import PeerError, RefusedError, StoreError
 from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.fleet.administration import begin
+from spamnb.service.engine.requests import Forget, Learn, Source
+from spamnb.service.engine.words import MergedWords
+from spamnb.service.fleet.administration import begin, leave, raise_level
 from spamnb.service.fleet.recovery import rejoin, reseed
 from spamnb.service.fleet.snapshot import put_snapshot
+from spamnb.store.apply_events import Replay
+from spamnb.store.fleet.body import VERSION
 from spamnb.store.fleet.outbox import OutboxReader
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import backup, restore
 from support import fleet_host
 from support.fleet import everything
 from support.fleet_link import FleetLinks
+from support.stores import picture
 from support.waiting import LIMIT_S, until
 
 HOSTS = 3
+OLD, NEW = VERSION, VERSION + 1
+"""the newest version of an entry that a host reads before its upgrade, and after it"""
+CLOCK_S = 7200
 MUCH = 300
 """lessons in an outbox: a host that the log went on without would get thousands a minute"""
 _SUPPORT = Path(fleet_host.__file__).parent.parent
@@ -48,6 +57,7 @@ class Host:
         self.home = self.folder / "home"
         self.folder.mkdir()
         self.process = None
+        self.level, self.ahead_s = OLD, 0
         self.taught = 0
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self._teach)
@@ -56,6 +66,7 @@ class Host:
     def start(self):
         program = [sys.executable, "-m", fleet_host.__name__]
         arguments = [self.home, self.folder, self.url, f"host{self.number}"]
+        arguments += [self.level, self.ahead_s]
         where = os.environ | {"PYTHONPATH": f"{_SUPPORT}:{_SUPPORT.parent}"}
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen([*program, *map(str, arguments)], stderr=log, env=where)
@@ -160,16 +171,56 @@ class Storm:
         until(lambda: all(host.taught for host in self.hosts), "the hosts to be taught")
         end = time.monotonic() + seconds
         faults = [self._kill_host, self._kill_server, self._cut, self._mute, self._pause_host]
-        faults += [self._shorten, self._wipe, self._rejoin_left_behind]
+        faults += [self._shorten, self._wipe, self._rejoin_left_behind, self._slow, self._lose]
+        faults += [self._fill_disk, self._set_clock, self._upgrade]
         while time.monotonic() < end:
             self.chance.choice(faults)()
             time.sleep(self.chance.uniform(0.1, 1))
 
     def _kill_host(self):
-        host = self.chance.choice(self.hosts)
+        self._restart(self.chance.choice(self.hosts))
+        self.counts["hosts killed"] += 1
+
+    def _restart(self, host):
         host.kill()
         host.start()
-        self.counts["hosts killed"] += 1
+
+    def _set_clock(self):
+        """Let the clock of a host be right, or wrong by two hours."""
+        host = self.chance.choice(self.hosts)
+        host.ahead_s = self.chance.choice((-CLOCK_S, 0, CLOCK_S))
+        self._restart(host)
+        self.counts["clocks set"] += 1
+
+    def _upgrade(self):
+        """Upgrade a host; with the last one, all begin to write newer entries."""
+        old = [host for host in self.hosts if host.level == OLD]
+        if not old:
+            return
+        host = self.chance.choice(old)
+        host.level = NEW
+        self._restart(host)
+        self.counts["hosts upgraded"] += 1
+        if len(old) == 1:
+            until(self._level_is_raised, "the level to be raised")
+
+    def _level_is_raised(self):
+        """Whether all hosts have told the others of their upgrade."""
+        with closing((member := self._member(self.hosts[0])).log):
+            try:
+                return raise_level(member) == NEW
+            except (RefusedError, StoreError):
+                return False
+
+    def _fill_disk(self):
+        """Let the files of a host not grow for a while."""
+        host = self.chance.choice(self.hosts)
+        room = (host.home / "data.mdb").stat().st_size
+        limits = resource.prlimit(host.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(host.process.pid, resource.RLIMIT_FSIZE, (room, limits[1]))
+        time.sleep(self.chance.uniform(0.1, 3))
+        resource.prlimit(host.process.pid, resource.RLIMIT_FSIZE, limits)
+        self.counts["disks filled"] += 1
 
     def _kill_server(self):
         self.server.kill_all()
@@ -191,7 +242,8 @@ class Storm:
 
     def _member(self, host, **params):
         found = FleetParams(url=self.server.url_of(self.server.path), append_s=LIMIT_S, **params)
-        return open_member(replace(found, host=f"host{host.number}"), host.home)
+        member = open_member(replace(found, host=f"host{host.number}"), host.home)
+        return member._replace(level=host.level)
 
     def _reseeded(self, host):
         member = self._member(host)
@@ -209,6 +261,12 @@ class Storm:
 
     def _mute(self):
         self._disturb("mute", self.chance.uniform(0.05, 2))
+
+    def _slow(self):
+        self._disturb("slow", self.chance.uniform(1, 5))
+
+    def _lose(self):
+        self._disturb("lossy", self.chance.uniform(1, 5))
 
     def _disturb(self, mode, seconds):
         number = self.chance.randrange(HOSTS)
@@ -228,6 +286,10 @@ class Storm:
 
     def settle(self):
         """End all lessons when all hosts are up; stop the hosts when they have folded the log."""
+        for host in self.hosts:
+            if host.ahead_s:
+                host.ahead_s = 0
+                self._restart(host)
         self._rejoin_left_behind()  # before, such a host acknowledges no lesson
         taught = [host.taught for host in self.hosts]
         until(lambda: self._teach_more_than(taught), "lessons")
@@ -302,8 +364,10 @@ class Storm:
         with stores[0].read() as view:
             assert view.position()[:3] == (head.epoch, head.seq, head.chain)
             events = list(view.events())
+            shared = picture(view)
         for store in stores:
             store.close()
+        assert taught_alone(self.folder, events) == shared
         learnt = Counter(
             event.digest
             for event in events
@@ -320,6 +384,40 @@ class Storm:
             if host.process is not None:
                 host.kill()
         self.links.close()
+
+
+def taught_alone(folder, events):
+    """Return the model of a single host that is taught the same in the same order."""
+    restore(folder / "backup", folder / "alone")
+    with closing(open_store(folder / "alone")) as store:
+        leave(store)
+    with Filter.open(folder / "alone", history=False) as model:
+        for event in events[2:]:
+            _teach_again(model, event)
+        with model.store.read() as view:
+            return picture(view)
+
+
+def _teach_again(model, event):
+    """Compute an event.
+
+    A further step on a label that a message has already depends on which lessons were learnt in one
+    transaction, which no event tells. So it is applied and not computed.
+    """
+    name = event.message_id.strip("<>").partition("@")[0]
+    is_shared = name.startswith("shared")
+    kind = int(name[6:]) % 2 if is_shared else int(name.partition(".")[2]) % 3
+    source = Source(event.user, event.channel, immediate=event.immediate)
+    if event.before == event.after:
+        with model.store.write() as view:
+            replaying = Replay(view, [event])
+            replaying.apply(event)
+            replaying.write(MergedWords([]).words)
+    elif event.after == NO_LABEL:
+        model.run(Forget(event.digest, source, event.time_us))
+    else:
+        example = model.example(letter(name, kind))
+        model.run(Learn(example, event.after, source, event.time_us, again=is_shared))
 
 
 def letter(name, kind):

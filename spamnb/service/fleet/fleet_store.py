@@ -192,7 +192,7 @@ class FleetStore:
         self._noting = threading.Lock()
         self.fingerprints: dict[tuple[int, str], str] = {}
         """by seq and chain"""
-        self._halt = ""
+        self._halt: FleetError | None = None
         self._level = 1
         """the version of entries that this host writes"""
         self._is_behind = True
@@ -259,7 +259,7 @@ class FleetStore:
                 has_lease = self._take_turn(until)
             while True:
                 # A host that is probably at the end of the log need not ask before it appends.
-                is_current = self._is_behind or bool(self._halt)
+                is_current = self._is_behind or self._halt is not None
                 if is_current:
                     self.follow()
                 self._is_behind = True
@@ -330,15 +330,15 @@ class FleetStore:
         """Return the least time between two folds of a follower."""
         return self.member.fold_s
 
-    def halt(self, why: str) -> None:
-        """Neither fold nor append anything from now on."""
+    def halt(self, why: FleetError | None) -> None:
+        """Neither fold nor append anything from now on, or go on."""
         self._halt = why
 
     def follow(self) -> int:
         """Fold the entries that this host lacks; return how many."""
         with self._following:
-            if self._halt:
-                raise FleetError(self._halt, hint=REJOIN)
+            if self._halt is not None:
+                raise FleetError(str(self._halt), hint=self._halt.hint)
             position = self.position()
             head = self._head(position)
             self._level = head.level

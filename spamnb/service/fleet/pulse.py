@@ -22,6 +22,7 @@ from typing import NamedTuple
 from spamnb.errors import FleetError, LogAwayError, RefusedError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.fleet.fleet_store import FleetStore, Member, position_of
+from spamnb.service.fleet.fold import REJOIN
 from spamnb.service.fleet.snapshot import put_snapshot
 from spamnb.service.telemetry.log import Log, silent
 from spamnb.store.fleet.fleet_log import DAY_S, FRESH_S, Beat, Head
@@ -32,6 +33,7 @@ _VERSION: str = sys.modules["spamnb"].__version__
 SNAPSHOT_LEASE_S = 600.0
 CLOCK_WARN_S = 60.0
 CLOCK_STOP_S = 3600.0
+_SET_CLOCK = "set the clock: corrections are dated by it"
 SCAN_SHARE = 0.005
 """of one core, for scans of all rows: a store of 100,000 features is scanned with every beat"""
 
@@ -48,7 +50,7 @@ class Pulse:
         self._is_told: set[str] = set()
         self._equal: dict[str, bool] = {}
         """whether the sums of another host were those of this one where both have been"""
-        self._faults: dict[str, str] = {}
+        self._faults: dict[str, FleetError | None] = {}
         """why this host must neither fold nor append"""
         self._seen: tuple[float, list[BeatingHost]] = (0.0, [])
 
@@ -71,7 +73,7 @@ class Pulse:
         try:
             keeper_us = self._member.log.beat(beat)
         except FleetError as error:
-            self._judge("name", str(error))
+            self._judge("name", str(error), error.hint)
             raise
         self._judge("name", "")
         self._due = time.monotonic() + BEAT_S
@@ -86,16 +88,16 @@ class Pulse:
 
     def _compare_clocks(self, ahead_s: float) -> None:
         error = f"the clock of this host differs by {ahead_s:.0f} s from that of the fleet's log"
-        self._judge("clock", error if abs(ahead_s) >= CLOCK_STOP_S else "")
+        self._judge("clock", error if abs(ahead_s) >= CLOCK_STOP_S else "", _SET_CLOCK)
         if abs(ahead_s) >= CLOCK_WARN_S:
-            self._tell("clock", error, "set the clock: corrections are dated by it")
+            self._tell("clock", error, _SET_CLOCK)
         else:
             self._is_told.discard("clock")
 
-    def _judge(self, what: str, fault: str) -> None:
+    def _judge(self, what: str, fault: str, hint: str = REJOIN) -> None:
         """Stop the host for a fault, or let it go on if this and all others are over."""
-        self._faults[what] = fault
-        self.store.halt(next(filter(None, self._faults.values()), ""))
+        self._faults[what] = FleetError(fault, hint=hint) if fault else None
+        self.store.halt(next(filter(None, self._faults.values()), None))
 
     def _tell(self, what: str, error: str, hint: str) -> None:
         """Log something once."""
