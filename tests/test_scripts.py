@@ -45,6 +45,7 @@ SHORT = {
         (0, 1),
     ),
     "bench/fleet": (["--short"], "load when it ended", (0,)),
+    "bench/fleet_hour": (["--seconds", "5", "--train", "30"], "export", (0,)),
     "bench/fleet_capacity": (["--short"], "done", (0,)),
     "bench/instructions": (["--count", "1"], "forget", (0,)),
     "bench/foreign": (["--short", "--orders", "1"], "replayed", (0,)),
