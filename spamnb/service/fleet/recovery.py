@@ -175,7 +175,7 @@ def _lessons(
 ) -> Iterator[Lesson | None]:
     """Yield the lessons of an entry that the log has not had; None for what is no lesson."""
     place = Place(position.epoch, entry.host, entry.first, entry.last, entry.upto)
-    body = decode_body(entry.first, member.sealer.open(entry.body, place))
+    body = decode_body(entry.first, member.sealer.open(entry.body, place), member.level)
     counted = range(entry.upto - len(body.events) + 1, entry.upto + 1)
     for count, event in zip(counted, body.events, strict=True):
         if count > recorded:
