@@ -155,8 +155,8 @@ def _show(
     say(f"{decision} {label} {verdict.probability:.4f} {safe(path)}{labels}")
     if facts:
         say(f"    {safe(_LISTED.format(**facts))}")
-    for location, token, nats in clues:
-        say(f"    {nats:+7.3f}  {location:<8} {safe(token)}")
+    for location, token, nats, prior in clues:
+        say(f"    {nats:+7.3f}  {location:<8} {safe(token)}{'  (prior)' if prior else ''}")
 
 
 @command("Show the clues behind a verdict.", EXPLAIN_EXAMPLES)
@@ -171,8 +171,9 @@ def explain(session: CliSession, ref: str, count: int, person: str, as_json: boo
     """Show the clues behind the verdict on a message, strongest first.
 
     A clue above 0 is evidence for spam, below 0 evidence against it. All clues and the bias add up
-    to the log-odds, which determine the probability. A message that was trained, or scored by the
-    daemon, can be named by its message id, digest or signature.
+    to the log-odds, which determine the probability. A clue from the prior is in no message that
+    the model learnt. A message that was trained, or scored by the daemon, can be named by its
+    message id, digest or signature.
 
     If a list of wanted or unwanted senders decides on the file, the last line says so. For a
     message that is named otherwise, the last lines say which list decided when it was scanned, and
@@ -258,11 +259,12 @@ def _draw(clues: Sequence[Clue]) -> None:
     shown.add_column("", no_wrap=True)
     shown.add_column("location", no_wrap=True)
     shown.add_column("token", overflow="fold")
-    for location, token, nats in clues:
-        side = "red" if nats > 0 else "green"
-        shown.add_row(
-            f"{nats:+.3f}", Text(_bar(nats, strongest), side), location, Text(safe(token))
-        )
+    if any(clue.prior for clue in clues):
+        shown.add_column("from", no_wrap=True)
+    for location, token, nats, prior in clues:
+        bar = Text(_bar(nats, strongest), "red" if nats > 0 else "green")
+        origin = ("prior",) if prior else ()
+        shown.add_row(f"{nats:+.3f}", bar, location, Text(safe(token)), *origin)
     Console(highlight=False).print(shown)
 
 

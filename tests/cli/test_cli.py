@@ -141,12 +141,12 @@ def test_every_place_names_the_decision_first(tmp_path, home):
 
 
 def test_score_json_keeps_its_keys(trained):
-    """The JSON has the documented keys, and clues of location, token and nats that add up."""
+    """The JSON has the documented keys, and clues that add up."""
     done = spamnb(trained, "score", "--json", "--clues", 3, ONE_SPAM)
     plain = done.json[0]
     assert list(plain) == KEYS
     assert len(plain["clues"]) == 3
-    assert set(plain["clues"][0]) == {"location", "token", "nats"}
+    assert set(plain["clues"][0]) == {"location", "token", "nats", "prior"}
     assert len(plain["id"]) == 32
 
 

@@ -186,9 +186,14 @@ class Storm:
         host.start()
 
     def _set_clock(self):
-        """Let the clock of a host be right, or wrong by two hours."""
-        host = self.chance.choice(self.hosts)
-        host.ahead_s = self.chance.choice((-CLOCK_S, 0, CLOCK_S))
+        """Let the clock of one host be wrong by two hours, or that of all be right.
+
+        Hosts with wrong clocks do not follow the log, and one must: a log that lost entries goes on
+        when hosts have reported what they hold.
+        """
+        wrong = [host for host in self.hosts if host.ahead_s]
+        host = wrong[0] if wrong else self.chance.choice(self.hosts)
+        host.ahead_s = 0 if wrong else self.chance.choice((-CLOCK_S, CLOCK_S))
         self._restart(host)
         self.counts["clocks set"] += 1
 

@@ -111,6 +111,23 @@ def test_one_undo_takes_a_prior_back(text):
     assert len(features(model)[0]) == 0
 
 
+def test_a_clue_tells_whether_its_weight_is_that_of_the_prior(text):
+    """All clues before a training; afterwards those that the trained message does not have."""
+    model = empty()
+    add(model, text)
+    (first, _), (second, _) = mail()[:2]
+    weighty = [clue for clue in model.score(first).clues() if clue.nats]
+    assert weighty
+    assert all(clue.prior for clue in weighty)
+    model.learn(second, "spam")
+    own = {clue[:2] for clue in model.score(second).clues()}
+    assert own
+    for clue in model.score(first).clues():
+        assert not (clue.prior and clue[:2] in own)
+    assert any(clue.prior for clue in model.score(first).clues())
+    assert not any(clue.prior for clue in model.score(second).clues())
+
+
 def test_own_training_outweighs_a_prior_that_contradicts_it(text):
     """After 400 messages with turned labels, these labels are the model's."""
     model = empty()

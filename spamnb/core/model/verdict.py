@@ -31,6 +31,8 @@ class Clue(NamedTuple):
     location: str
     token: str
     nats: float
+    prior: bool = False
+    """its weight is that of a prior: no learnt message has the feature"""
 
 
 class Clues(NamedTuple):

@@ -128,7 +128,7 @@ class _Parts:
         nats = shares.shared + shares.personal
         order = self.order()[:count].tolist()
         return Clues(
-            tuple(Clue(*self._shown(entry), float(nats[entry])) for entry in order),
+            tuple(self._clue(entry, float(nats[entry])) for entry in order),
             shares.bias,
             len(nats),
         )
@@ -141,9 +141,11 @@ class _Parts:
     def _shares(self) -> PersonalShares:
         return personal_shares(self.recipe, self.totals, self.cells, self.message, self.for_against)
 
-    def _shown(self, entry: int) -> tuple[str, str]:
+    def _clue(self, entry: int, nats: float) -> Clue:
         location, text = self.word(int(self.rows[entry]))
-        return location_shown(location), text_shown(location, text)
+        counts, corrections = np.split(self.cells[:, entry], 2)
+        prior = not counts.any() and bool(corrections.any())
+        return Clue(location_shown(location), text_shown(location, text), nats, prior)
 
 
 def _explained(verdict: Verdict, parts: _Parts) -> Verdict:

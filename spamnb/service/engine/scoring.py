@@ -50,8 +50,14 @@ class _Rows(NamedTuple):
     ) -> Clues:
         """Return the strongest clues of one message; `count` None returns all."""
         found = self.strongest(index, for_against)
-        clues = [_clue(word, row, nats) for row, nats in found.features[:count]]
+        clues = [self.clue(word, row, nats) for row, nats in found.features[:count]]
         return Clues(tuple(clues), found.bias, len(found.features))
+
+    def clue(self, word: WordOf, row: int, nats: float) -> Clue:
+        """Return the clue of a row."""
+        place, text = word(row)
+        prior = not self.records.n[row].any() and bool(self.records.w[row].any())
+        return Clue(location_shown(place), text_shown(place, text), nats, prior)
 
     def strongest(self, index: int, for_against: tuple[int, int]) -> _Shares:
         """Return the share of each feature of a message, the strongest first."""
@@ -73,11 +79,6 @@ class _Shares(NamedTuple):
     features: list[tuple[int, float]]
     """row and nats"""
     bias: float
-
-
-def _clue(word: WordOf, row: int, nats: float) -> Clue:
-    place, text = word(row)
-    return Clue(location_shown(place), text_shown(place, text), nats)
 
 
 def score_batches(
@@ -159,7 +160,7 @@ def score_without(
     found = rows.strongest(0, sides(recipe.labels, verdict.z)).features[:count]
     others = [lacking(example, ids[row]) for row, _ in found]
     verdicts = score_examples(recipe, costs, snapshot, others)
-    clues = [_clue(rows.word, row, nats) for row, nats in found]
+    clues = [rows.clue(rows.word, row, nats) for row, nats in found]
     return list(zip(clues, verdicts, strict=True))
 
 

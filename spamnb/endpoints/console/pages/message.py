@@ -27,6 +27,7 @@ class ClueRow(NamedTuple):
     """where its bar begins, of 0 to 2 * `_HALF`"""
     length: float
     without: Mapping[str, Any] | None
+    prior: bool
 
 
 def show(site: ConsoleSite, request: PageRequest) -> PageView:
@@ -69,9 +70,8 @@ def clue_rows(
         length = _HALF * abs(clue["nats"]) / strongest
         start = _HALF if clue["nats"] > 0 else _HALF - length
         other = without[index] if index < len(without) else None
-        rows.append(
-            ClueRow(clue["location"], clue["token"], clue["nats"], start, length, other)
-        )  # fmt: skip
+        place, token, nats, prior = clue["location"], clue["token"], clue["nats"], clue["prior"]
+        rows.append(ClueRow(place, token, nats, start, length, other, prior))
     return rows
 
 

@@ -186,6 +186,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "message.scan_time": "scanned in {ms} ms",
     "clue.token": "Clue",
     "clue.unstored": "a word whose text is not stored",
+    "clue.prior": "prior",
     "clue.sides": "ham ← → spam",
     "clue.nats": "Nats",
     "clue.without": "Spam without it",
