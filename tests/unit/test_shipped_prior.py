@@ -102,8 +102,25 @@ def test_only_a_new_model_of_ham_and_spam_takes_it(tmp_path):
             assert next(iter(model.store.read().__enter__().events()), None) is None
     with opened(tmp_path / "plain") as model, model.store.read() as view:
         assert view.totals().last_seq == 0
+    with opened(tmp_path / "plain", prior=True) as model:
+        model.undo(1)
     with opened(tmp_path / "plain", prior=True) as model, model.store.read() as view:
+        assert view.totals().last_seq == 2
+
+
+def test_a_creation_that_was_killed_is_completed(tmp_path, monkeypatch):
+    """A process that ends between the store and the prior leaves a model without events."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Filter, "_add_prior", lambda _: os._exit(9))
+        child = os.fork()
+        if child == 0:
+            opened(tmp_path / "m", prior=True)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    with opened(tmp_path / "m") as model, model.store.read() as view:
         assert view.totals().last_seq == 0
+    with Filter.open(tmp_path / "m", prior=True) as model, model.store.read() as view:
+        assert view.event(1).channel == CHANNEL
 
 
 def test_one_undo_leaves_an_empty_model(tmp_path):

@@ -43,7 +43,6 @@ from spamnb.service.maintenance.prior import shipped_load
 from spamnb.store.contract import Store
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
-from spamnb.store.lmdb.sharing import DATA_FILE
 from spamnb.store.lmdb.store import open_store
 
 BATCHES_PER_SNAPSHOT = 8
@@ -139,13 +138,13 @@ class Filter:
         costs: the costs of mistakes, which set the thresholds of the decisions.
         map_size: address space reserved for the store, in bytes; it takes no disk space.
         limit_bytes: maximum size of the store; 0 derives a limit from the free disk space.
-        prior: give a new model the weights of common words and forms that ship with spamnb, as one
-            event that `undo` reverts. Only a model of mail with the labels ham and spam takes them.
+        prior: give a model without events the weights of common words and forms that ship with
+            spamnb, as one event that `undo` reverts. Only a model of mail with the labels ham and
+            spam takes them.
 
         Raises StoreMissingError if there is no model and `create` is false, and other StoreErrors
         if the model cannot be opened.
         """
-        is_new = create and not (Path(path) / DATA_FILE).exists()
         recipe = (recipe or new_recipe()) if create else None
         store = open_store(
             path, create=recipe, readonly=readonly, map_size=map_size, limit_bytes=limit_bytes
@@ -156,10 +155,17 @@ class Filter:
             store.close()
             raise
         model = cls(store, history=opened, local=local, costs=costs)
-        added = shipped_load(model.recipe) if prior and is_new else None
-        if added is not None:
-            model.teach([added])
+        if prior:
+            model._add_prior()
         return model
+
+    def _add_prior(self) -> None:
+        """Add the shipped prior to a model without events; a killed creation leaves one, too."""
+        with self.store.read() as view:
+            is_empty = view.totals().last_seq == 0 and view.position() is None
+        added = shipped_load(self.recipe) if is_empty else None
+        if added is not None:
+            self.teach([added])
 
     def close(self) -> None:
         """Close the model's files. A second call does nothing."""
