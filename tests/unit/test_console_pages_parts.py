@@ -86,15 +86,16 @@ def test_a_message_without_a_verdict_has_a_row():
 
 def test_bars_are_relative_to_the_strongest_clue():
     clues = [
-        {"location": "body", "token": "a", "nats": 2.0},
-        {"location": "body", "token": "b", "nats": -1.0},
+        {"location": "body", "token": "a", "nats": 2.0, "prior": False},
+        {"location": "body", "token": "b", "nats": -1.0, "prior": True},
     ]
     without = [{"decision": "junk"}, {"decision": "deliver"}]
     rows = clue_rows(clues, without)
     assert [(row.start, row.length) for row in rows] == [(60, 60), (30, 30)]
     assert deciding(without, "junk") == {"decision": "deliver"}
     assert deciding(without[:1], "junk") is None
-    assert clue_rows([{"location": "body", "token": "a", "nats": 0.0}], [])[0].length == 0
+    assert [row.prior for row in rows] == [False, True]
+    assert clue_rows([clues[0] | {"nats": 0.0}], [])[0].length == 0
 
 
 def test_the_rate_is_that_of_the_last_minute():

@@ -2,16 +2,18 @@
 
 import contextlib
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support.stores import copied
 
-from spamnb.core.model.events import BIAS_ONE
+from spamnb.core.model.events import BIAS_ONE, EventKind
+from spamnb.service.engine import step_budget
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.requests import Forget, Learn, Source
-from spamnb.service.engine.step_budget import DAY_US, MIN_STEPS, budget
+from spamnb.service.engine.step_budget import DAY_US, MIN_STEPS, StepBudgets, budget
 from spamnb.store.memory import MemoryStore
 from spamnb.store.rebuild import replay
 
@@ -180,3 +182,85 @@ def test_an_abandoned_transaction_spends_nothing(grown):
             return view.totals().bias.tolist(), view.totals().temperatures.tolist()
 
     assert moved(abandons=True) == moved(abandons=False)
+
+
+# --- the journal's events ---
+
+
+def spends(seq, dice):
+    """An event of one of three users, which goes on in time or steps back."""
+    after = dice.choice((0, 1, 1, -1))
+    return SimpleNamespace(
+        seq=seq,
+        kind=dice.choice((EventKind.LEARN, EventKind.MOVE, EventKind.FORGET)),
+        time_us=NOW + seq * DAY_US // 40 + dice.choice((0, 0, -DAY_US, DAY_US)),
+        user=dice.choice(("ann", "bob", "Ann")),
+        person=0,
+        immediate=dice.random() < 0.7,
+        weight=dice.choice((1.0, 0.5)),
+        before=dice.choice((-1, 0)),
+        after=after,
+        ids=(range(100), range(50)),
+        net_update=SimpleNamespace(steps=np.full((2, 2), dice.randrange(1 << 20))),
+    )
+
+
+def walked(budgets, person, plan, events):
+    """What the rule says, event by event from the newest to the oldest."""
+    spent, own = 0, 0
+    since, until = plan.request.time_us - DAY_US, plan.request.time_us + DAY_US
+    for back in range(plan.seq - 1):
+        event = events.get(plan.seq - 1 - back)
+        recent = back < step_budget.RECENT_EVENTS
+        if back >= step_budget.MAX_DAY_EVENTS or event is None:
+            break
+        if not recent and event.time_us <= since:
+            break
+        _, size, payer, user, messages = budgets._used(event)
+        if payer == budgets._name(person) and since < event.time_us < until:
+            spent += size
+        own += messages * (recent and user == budgets._name(person))
+    return spent / step_budget._SIZE_ONE, own
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_budget_is_that_of_a_walk_through_the_journal(monkeypatch, seed):
+    """Also beside abandoned transactions, events of other processes, a checkpoint and limits."""
+    dice = Random(seed)
+    monkeypatch.setattr(step_budget, "RECENT_EVENTS", dice.choice((3, 20, 1000)))
+    monkeypatch.setattr(step_budget, "MAX_DAY_EVENTS", dice.choice((30, 200, 50_000)))
+    monkeypatch.setattr(step_budget, "_AT_ONCE", dice.choice((1, 7, 256)))
+    budgets = StepBudgets(RECIPE)
+    checkpoint, stored, events = dice.choice((0, 0, 50)), 0, {}
+    for _ in range(60):
+        stored += dice.choice((0, 1, 1, 2, 40))
+        events |= {n: spends(n, dice) for n in range(checkpoint + 1, stored + 1) if n not in events}
+        if dice.random() < 0.5 and stored in events:
+            budgets.note([events[stored]])
+        planned = dice.choice((0, 0, 1, 5, 50))
+        new = {n: spends(n, dice) for n in range(stored + 1, stored + planned + 1)}
+        every = events | new
+        journal = SimpleNamespace(
+            stored=stored, view=SimpleNamespace(event=events.get), event=every.get
+        )
+        seq = stored + planned + 1
+        request = SimpleNamespace(time_us=NOW + seq * DAY_US // 40)
+        plan = SimpleNamespace(seq=seq, request=request)
+        for person in ("ann", "bob"):
+            found = budgets._in_journal(person, plan, journal)
+            assert found == walked(budgets, person, plan, every)
+
+
+def test_a_correction_reads_no_event_twice(grown):
+    """What the events of a day have used is kept: a correction reads those of other processes."""
+    model, read = grown(), []
+    for number in range(20):
+        word(model, number)
+    view_event = type(model.store.read().__enter__()).event
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            type(model.store.read().__enter__()), "event",
+            lambda view, seq: read.append(seq) or view_event(view, seq),
+        )  # fmt: skip
+        word(model, 20)
+    assert len(read) < 5
