@@ -11,7 +11,6 @@ from support.console import console
 from support.daemon import send
 from support.release_home import HOMES, QUESTIONS, Home, settings
 from support.sink import Sink
-from support.waiting import until
 
 from spamnb import __version__
 
@@ -74,10 +73,10 @@ def test_its_trainings_can_be_undone(home):
 
 def test_a_daemon_goes_on_with_it(home):
     """Mail is judged and kept, and a new label of the same person is learnt."""
-    sink = Sink()
+    sink, before = Sink(), home.lines("quarantine")
     with console(home.folder, **settings(sink)) as (daemon, _):
         send(daemon.port(), "another message for the quarantine")
-        until(lambda: len(home.lines("quarantine")) >= 1, "the message")
+        assert [one for one in home.lines("quarantine") if one not in before]
         home.run("correct", "--person", "ann@example.org", "spam", "mail/spam.32.eml")
         home.run("check")
     sink.close()

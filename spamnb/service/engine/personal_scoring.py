@@ -13,7 +13,6 @@ from itertools import chain, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.features.clue_texts import location_shown, text_shown
 from spamnb.core.model.costs import DECISIONS, Costs, Decision, OwnCosts, roles_of
 from spamnb.core.model.decision import at_least, decide, decide_many
 from spamnb.core.model.events import Recipe, Totals
@@ -27,7 +26,7 @@ from spamnb.core.persons.learning import (
     personal_shares,
 )
 from spamnb.service.engine.requests import Example
-from spamnb.service.engine.scoring import WordOf, lacking, looked_up, score_examples
+from spamnb.service.engine.scoring import WordOf, clue_of, lacking, looked_up, score_examples
 from spamnb.store.contract import ReadView
 
 AT_ONCE = 32
@@ -142,10 +141,8 @@ class _Parts:
         return personal_shares(self.recipe, self.totals, self.cells, self.message, self.for_against)
 
     def _clue(self, entry: int, nats: float) -> Clue:
-        location, text = self.word(int(self.rows[entry]))
         counts, corrections = np.split(self.cells[:, entry], 2)
-        prior = not counts.any() and bool(corrections.any())
-        return Clue(location_shown(location), text_shown(location, text), nats, prior)
+        return clue_of(self.word(int(self.rows[entry])), nats, counts, corrections)
 
 
 def _explained(verdict: Verdict, parts: _Parts) -> Verdict:

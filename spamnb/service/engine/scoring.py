@@ -55,9 +55,7 @@ class _Rows(NamedTuple):
 
     def clue(self, word: WordOf, row: int, nats: float) -> Clue:
         """Return the clue of a row."""
-        place, text = word(row)
-        prior = not self.records.n[row].any() and bool(self.records.w[row].any())
-        return Clue(location_shown(place), text_shown(place, text), nats, prior)
+        return clue_of(word(row), nats, self.records.n[row], self.records.w[row])
 
     def strongest(self, index: int, for_against: tuple[int, int]) -> _Shares:
         """Return the share of each feature of a message, the strongest first."""
@@ -79,6 +77,17 @@ class _Shares(NamedTuple):
     features: list[tuple[int, float]]
     """row and nats"""
     bias: float
+
+
+def clue_of(
+    word: tuple[TokenLocation, bytes],
+    nats: float,
+    counts: NDArray[Any],
+    corrections: NDArray[Any],
+) -> Clue:
+    """Return the clue of a feature with these numbers of the shared model."""
+    prior = not counts.any() and bool(corrections.any())
+    return Clue(location_shown(word[0]), text_shown(*word), nats, prior)
 
 
 def score_batches(
