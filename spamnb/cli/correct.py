@@ -150,4 +150,5 @@ def show(name: str, answer: Answer, *, as_json: bool) -> None:
     change = ""
     if receipt.probability_before is not None and receipt.probability_after is not None:
         change = f", {receipt.probability_before:.4f} -> {receipt.probability_after:.4f}"
-    say(safe(f"{before} -> {after}{change}, event {receipt.event}: {name}"))
+    lacks = f" ({receipt.reason})" if receipt.reason else ""
+    say(safe(f"{before} -> {after}{change}, event {receipt.event}{lacks}: {name}"))

@@ -27,9 +27,13 @@ FLEET: tuple[Setting, ...] = (
         "PEM file of the authorities that the server's certificate is checked with, in addition to "
         "those of the system. The certificate must be valid for the host in the url.",
         restart=True),
-    Setting("fleet.durable", choice("local", "trust"),
-        "local: refuse a server that answers before an entry is on its disk. trust: use it; after "
-        "a crash of the server the hosts may have events that its log lacks, and stop learning.",
+    Setting("fleet.durable", choice("local", "replica", "trust"),
+        "local: refuse a server that answers before an entry is on its disk. replica: also wait "
+        "until a replica of the server has the entry, half of `fleet.append_s` at most; if none "
+        "has it then, the reply to the correction, the status and the log say so. PostgreSQL "
+        "waits by itself, and a server without synchronous_standby_names is refused. trust: use a "
+        "server that may lose entries; the hosts may have events that its log lacks after a crash "
+        "of the server, and stop learning.",
         restart=True),
     Setting("fleet.seal", choice("chacha20", "hmac"),
         "How entries are protected from the server: chacha20 encrypts them; hmac lets it read "

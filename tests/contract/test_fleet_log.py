@@ -8,15 +8,16 @@ import subprocess
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.postfix import free_ports
 from support.postgres_server import PostgresServer, needs_postgres
 from support.valkey_server import ValkeyServer, needs_valkey
-from support.waiting import LIMIT_S
+from support.waiting import LIMIT_S, until
 
 from spamnb.endpoints.fleet.membership import open_log
 from spamnb.endpoints.fleet.params import FleetParams
@@ -24,6 +25,7 @@ from spamnb.errors import FleetError, LogAwayError
 from spamnb.store.fleet.fleet_log import START, Asked, Beat, Draft, Head, LogEntry, Outcome
 from spamnb.store.fleet.position import next_chain
 
+DONE = Outcome.APPENDED
 MANUAL = (Path(__file__).resolve().parents[2] / "docs" / "fleet.md").read_text("utf-8")
 
 
@@ -218,6 +220,56 @@ def test_a_server_that_may_lose_entries_is_refused(tmp_path, setting, value):
         assert running.log(durable="trust").head() is None
     finally:
         running.kill()
+
+
+@needs_valkey
+def test_an_entry_is_confirmed_by_a_replica(tmp_path):
+    """With `durable = replica` an append tells whether a replica has it, and it has it then."""
+    (port,) = free_ports(1)
+    primary, replica = (ValkeyServer(tmp_path / name) for name in "pr")
+    try:
+        for running in (primary, replica):
+            running.folder.mkdir()
+        log = primary.start(port=port).log(durable="replica", append_s=4)
+        assert log.make(Head("e", 0, START))
+        assert log.append(Draft("e", "a", 0, 1, 0, 1, b"body")) is Outcome.UNCOPIED
+        assert [entry.last for entry in log.entries(0)] == [1]
+        replica.start(replicaof=f"127.0.0.1 {port}")
+        last = 1
+        while log.append(Draft("e", "a", last, last + 1, last, last + 1, b"body")) is not DONE:
+            last += 1
+        assert log.append(Draft("e", "a", 0, 1, 0, 1, b"body")) is Outcome.RECORDED
+        primary.kill()
+        kept = replica.log(durable="trust")
+        assert kept.head().seq == last + 1
+        kept.close()
+        log.close()
+    finally:
+        primary.kill()
+        replica.kill()
+
+
+@needs_postgres
+def test_an_entry_of_postgresql_is_confirmed_by_a_standby():
+    """With `durable = replica` a server without standbys is refused; the standby has the entry."""
+    with ExitStack() as running:
+        primary = PostgresServer()
+        running.callback(primary.close)
+        primary.start()
+        with pytest.raises(LogAwayError, match="synchronous_standby_names"):
+            primary.log(durable="replica").head()
+        standby = PostgresServer(primary)
+        running.callback(standby.close)
+        standby.start()
+        primary.kill()
+        primary.start(synchronous_standby_names="*")
+        log = running.enter_context(closing(primary.log(name="f", durable="replica")))
+        assert log.make(Head("e", 0, START))
+        appended(log, 1)
+        primary.kill()
+        kept = running.enter_context(closing(standby.log(name="f", durable="trust")))
+        # The standby has the entry on its disk, and applies it afterwards.
+        until(lambda: [entry.last for entry in kept.entries(0)] == [1], "the standby")
 
 
 @needs_valkey

@@ -4,6 +4,8 @@ import os
 import shutil
 import socket
 import subprocess
+from contextlib import contextmanager
+from itertools import cycle
 
 import pytest
 from support.cli import ONE_HAM, ONE_SPAM, PROJECT
@@ -11,6 +13,7 @@ from support.cli import forked as spamnb
 from support.daemon import NO_DELIVERY, serve, settings_in
 from support.fleet import everything
 from support.learner import score
+from support.postfix import free_ports
 from support.valkey_server import ValkeyServer, needs_valkey
 from support.waiting import LIMIT_S, until
 
@@ -23,9 +26,22 @@ TEACH = PROJECT / "scripts" / "dovecot" / "spamnb-teach"
 
 @pytest.fixture
 def server(place):
-    running = ValkeyServer(place).start()
+    (port,) = free_ports(1)
+    running = ValkeyServer(place).start(port=port)
+    running.port = port
     yield running
     running.kill()
+
+
+@contextmanager
+def replica_of(server, folder):
+    """Run a replica of a server."""
+    folder.mkdir()
+    running = ValkeyServer(folder).start(replicaof=f"127.0.0.1 {server.port}")
+    try:
+        yield running
+    finally:
+        running.kill()
 
 
 @pytest.fixture
@@ -97,6 +113,29 @@ def test_daemons_of_a_fleet_share_what_they_are_taught(hosts, server):
         assert status["fleet"]["folded_entries"] >= 1
         assert "spamnb_fleet_following 1" in command(first, "status", "--prometheus").out
     assert contents(first) == contents(second)
+
+
+def test_a_correction_tells_that_no_replica_has_it(hosts, server, place):
+    """With `durable = replica`, the reply, the log and the status say that no replica has it."""
+    first, _ = hosts
+    settings = first / "spamnb.toml"
+    wanted = 'append_s = 8\ndurable = "replica"'
+    settings.write_text(settings.read_text().replace("append_s = 30", wanted))
+    lacking = "no replica of the server of the fleet's log has"
+    with serve(first, config=settings).ready() as daemon:
+        done = command(first, "correct", "spam", ONE_HAM)
+        assert (done.code, done.out.count(lacking)) == (0, 1)
+        daemon.wait_for("the fleet needs attention")
+        until(lambda: any(lacking in one for one in status_of(first)["warnings"]), "the warning")
+        assert "spamnb_fleet_copied 0" in command(first, "status", "--prometheus").out
+        with replica_of(server, place / "replica") as replica:
+            labels = cycle(["ham", "spam"])
+            while lacking in command(first, "correct", next(labels), ONE_HAM).out:
+                pass
+            until(lambda: status_of(first)["fleet"]["copied"], "the status")
+            kept, seq = replica.log(durable="trust"), position(first).seq
+            until(lambda: kept.head().seq == seq, "the replica")
+            kept.close()
 
 
 def test_a_daemon_goes_on_while_the_log_is_away(hosts, server):

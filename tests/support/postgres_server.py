@@ -22,8 +22,9 @@ from support.waiting import LIMIT_S, until
 
 _FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), *map(str, _FOLDERS)])
-PROGRAMS = {name: shutil.which(name, path=_PATH) for name in ("initdb", "postgres")}
-needs_postgres = pytest.mark.skipif(not all(PROGRAMS.values()), reason="no postgres, no initdb")
+_NAMES = "initdb", "pg_basebackup", "postgres"
+PROGRAMS = {name: shutil.which(name, path=_PATH) for name in _NAMES}
+needs_postgres = pytest.mark.skipif(not all(PROGRAMS.values()), reason=f"no {_NAMES}")
 OPTIONS = {"listen_addresses": "", "shared_buffers": "4MB", "max_connections": 20}
 
 
@@ -38,7 +39,8 @@ def _user():
 class PostgresServer:
     """A server that keeps every entry on its disk; `kill` and `start` as often as needed."""
 
-    def __init__(self):
+    def __init__(self, primary=None):
+        """With a primary: its standby, which copies its files now."""
         self.folder = Path(tempfile.mkdtemp(prefix="p"))
         self.data, self._saved = self.folder / "data", self.folder / "saved"
         self.path = self.folder / ".s.PGSQL.5432"
@@ -47,8 +49,13 @@ class PostgresServer:
         self._as = _user()
         if self._as:
             os.chown(self.folder, self._as["user"], self._as["group"])
-        command = [PROGRAMS["initdb"], "-U", "spamnb", "-A", "trust", "-E", "UTF8", "--locale=C"]
-        command += ["--no-sync", "-D", str(self.data)]
+        if primary is None:
+            command = [PROGRAMS["initdb"], "-U", "spamnb", "-A", "trust", "-E", "UTF8"]
+            command += ["--locale=C", "--no-sync"]
+        else:
+            command = [PROGRAMS["pg_basebackup"], "-U", "spamnb", "-h", str(primary.folder)]
+            command += ["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+        command += ["-D", str(self.data)]
         subprocess.run(command, check=True, capture_output=True, cwd=self.folder, **self._as)
 
     def start(self, **settings):

@@ -22,7 +22,7 @@ needs_valkey = pytest.mark.skipif(PROGRAM is None, reason="no valkey-server, no 
 
 def _option(name, value):
     """An option as words: the words of a user and of addresses are arguments of their own."""
-    return [f"--{name}", *(value.split() if name in {"user", "bind"} else [value])]
+    return [f"--{name}", *(value.split() if name in {"user", "bind", "replicaof"} else [value])]
 
 
 class ValkeyServer:

@@ -112,6 +112,8 @@ class Follower(_FleetThread):
         self._ask_due = 0.0
         self._pulse: Pulse | None = None
         self._host = ""
+        self._is_copied = True
+        """whether a replica of the server has the last append of this host"""
         self._current = time.monotonic()
         """when this host was last known to have all entries"""
 
@@ -121,6 +123,7 @@ class Follower(_FleetThread):
             return {}
         lag_s = round(time.monotonic() - self._current, 1)
         facts = {"fault": self._fault, "lag_s": lag_s, "folded_entries": self._folded}
+        facts["copied"] = self._is_copied
         hosts = self._pulse.hosts() if self._pulse else []
         shown = [one._asdict() | {"lives": one.lives} for one in hosts]
         return {"fleet": facts | self._waiting() | {"host": self._host, "hosts": shown}}
@@ -153,6 +156,7 @@ class Follower(_FleetThread):
             self._current = time.monotonic()
             committer.learn_waiting()
             self._ask_again(service)
+            self._tell_copied(store)
             return store.fold_s if store.wait(WAIT_S) else 0.0
 
     def _ask_again(self, service: FeedbackService) -> None:
@@ -166,6 +170,17 @@ class Follower(_FleetThread):
                 self._holder.config.log(
                     {"event": event, "level": "warning", "error": answer.reason}
                 )
+
+    def _tell_copied(self, store: FleetStore) -> None:
+        """Log if `fleet.durable` demands a replica, and none has the last append."""
+        if self._is_copied and not store.is_copied:
+            error = "no replica of the server of the fleet's log has the newest entry"
+            hint = "check the replication of the server"
+            event = "the fleet needs attention"
+            self._holder.config.log(
+                {"event": event, "level": "warning", "error": error, "hint": hint}
+            )
+        self._is_copied = store.is_copied
 
     def _beat(self, store: FleetStore, waiting: int) -> None:
         if self._pulse is None or self._pulse.store is not store:

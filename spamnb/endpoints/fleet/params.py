@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from spamnb.errors import SettingsError
 from spamnb.store.fleet import OUTBOX_BYTES
 
-Durable = Literal["local", "trust"]
+Durable = Literal["local", "replica", "trust"]
 Seal = Literal["chacha20", "hmac"]
 SCHEMES = ("valkeys", "valkey", "rediss", "redis", "unix", "postgresql")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")

@@ -29,6 +29,7 @@ _SAFE = {
     "full_page_writes": {"on"},
     "synchronous_commit": {"on", "local", "remote_write", "remote_apply"},
 }
+_REPLICATED = {"on", "remote_apply"}
 
 
 class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
@@ -113,16 +114,22 @@ class Connections:
         return connection
 
     def _check(self, connection: PostgresConnection) -> None:
-        """Refuse a server that answers before an entry is on its disk."""
+        """Refuse a server that answers before an entry is where `fleet.durable` wants it."""
         if self._params.durable == "trust":
             return
-        found = connection.execute(sql.CHECK).fetchone() or ()
-        for (name, safe), value in zip(_SAFE.items(), found, strict=True):
+        *settings, standbys = connection.execute(sql.CHECK).fetchone() or ()
+        for (name, safe), value in zip(_SAFE.items(), settings, strict=True):
             if value not in safe:
                 raise LogAwayError(
                     f"the server of the fleet's log may lose entries: {name} is {value}",
                     hint=f"set {name} to on, or fleet.durable to trust",
                 )
+        if self._params.durable == "replica" and not (standbys and settings[-1] in _REPLICATED):
+            raise LogAwayError(
+                "the server of the fleet's log does not wait for a standby:"
+                f" synchronous_standby_names is {standbys!r}, synchronous_commit {settings[-1]}",
+                hint="set synchronous_standby_names, or fleet.durable to local",
+            )
 
     def close(self) -> None:
         """Close the connections that are not lent."""

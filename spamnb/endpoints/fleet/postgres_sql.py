@@ -9,7 +9,7 @@ from __future__ import annotations
 
 CHECK = """
 SELECT current_setting('fsync'), current_setting('full_page_writes'),
-       current_setting('synchronous_commit')
+       current_setting('synchronous_commit'), current_setting('synchronous_standby_names')
 """
 
 IS_THERE = "SELECT to_regclass('spamnb_answer') IS NOT NULL"

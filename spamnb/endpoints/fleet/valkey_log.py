@@ -99,8 +99,19 @@ class ValkeyLog:
         return bool(self._script(scripts.MAKE, *head[:3], int(head.settled), head.level))
 
     def append(self, draft: Draft) -> Outcome:
-        keep = self._params.keep_events
-        return Outcome(self._script(scripts.APPEND, *draft, keep).decode())
+        values = *draft, self._params.keep_events
+        if self._params.durable != "replica":
+            return Outcome(self._script(scripts.APPEND, *values).decode())
+        return self._call(lambda: self._append_and_copy(*values))
+
+    def _append_and_copy(self, *values: Any) -> Outcome:
+        # `WAIT` tells of the changes that its own connection has made.
+        with self._client.client() as connection:
+            outcome = Outcome(self._script(scripts.APPEND, *values, client=connection).decode())
+            if outcome is not Outcome.APPENDED:
+                return outcome
+            copies = connection.wait(1, int(self._params.append_s * 500))
+        return outcome if copies else Outcome.UNCOPIED
 
     def settle(self, host: str, seq: int, wait_s: float) -> bool:
         return bool(self._script(scripts.SETTLE, host, seq, wait_s, FRESH_S, DAY_S))
@@ -223,9 +234,9 @@ class ValkeyLog:
         self._client.close()
         self._waiting.close()
 
-    def _script(self, text: str, *args: Any, keys: Sequence[str] = ()) -> Any:
+    def _script(self, text: str, *args: Any, keys: Sequence[str] = (), client: Any = None) -> Any:
         script = self._client.register_script(text)
-        return self._call(lambda: script(keys=keys or self._keys, args=args))
+        return self._call(lambda: script(keys=keys or self._keys, args=args, client=client))
 
     def _call(self, run: Callable[[], Result]) -> Result:
         try:

@@ -27,7 +27,7 @@ class Receipt(NamedTuple):
     probability_before: float | None = None
     probability_after: float | None = None
     reason: str = ""
-    """why nothing changed"""
+    """why nothing changed, or what the change lacks"""
     error: SpamnbError | None = None
     """why the request was refused; only from batches, because a single call raises it"""
     stored_bytes: int = 0

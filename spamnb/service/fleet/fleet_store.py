@@ -47,6 +47,7 @@ from spamnb.store.contract import ReadView, Store, WriteView
 from spamnb.store.fleet import OUTBOX_BYTES
 from spamnb.store.fleet.body import NO_MARK, VERSION, encode_body
 from spamnb.store.fleet.fleet_log import (
+    IN_LOG,
     MOST_BYTES,
     Draft,
     FleetLog,
@@ -133,6 +134,7 @@ class _Attempt(Generic[Result]):
         self.sent: Draft | None = None
         """what may be in the log"""
         self.chain = ""
+        self.is_copied = True
         self.result: Result | None = None
 
     @property
@@ -157,9 +159,10 @@ class _Attempt(Generic[Result]):
         draft = self._draft(position, noted)
         self.sent, self.chain = draft, next_chain(position.chain, draft.body)
         outcome = self._member.log.append(draft)
-        if outcome is not Outcome.APPENDED:
+        if outcome not in IN_LOG:
             self.sent = None
             raise _OutpacedError(outcome, len(noted.events))
+        self.is_copied = outcome is not Outcome.UNCOPIED
         entry = LogEntry(draft.host, draft.upto, draft.base + 1, draft.last, self.chain, draft.body)
         keep(self._member.tail, position.chain, [entry])
         recorded = Recorded(draft.upto, self.chain, self._mark.hex())
@@ -199,6 +202,8 @@ class FleetStore:
         """the log may have entries that this host lacks"""
         self._was_long = False
         """the last transaction had many events, so the next one probably has, too"""
+        self.is_copied = True
+        """whether a replica of the server, if `fleet.durable` demands it, has the last append"""
         self._is_shared = False
         """other hosts have written since the last turn of this one"""
         self.on_fold: Callable[[Sequence[Event]], None] = lambda _: None
@@ -274,6 +279,7 @@ class FleetStore:
                         _pause()
                 else:
                     self._is_behind = False
+                    self.is_copied = attempt.is_copied
                     self._was_long = attempt.events > FEW_EVENTS
                     return result
         finally:

@@ -50,6 +50,7 @@ LEARNT_TOGETHER = 64
 """lessons in one transaction: more need less CPU time each, and keep other hosts waiting"""
 OLDER_US = 60_000_000
 """how much older than the last event an event may be"""
+_UNCOPIED = "no replica of the server of the fleet's log has it yet"
 RETRY_S = 5.0
 """A lesson tries the log itself if nothing else has tried for so long."""
 _NO_WORDS = Words(np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.uint8), b"")
@@ -90,7 +91,9 @@ class FleetCommitter(Committer):
             lambda view: self.learner.run(view, _dated(view, requests), scored=scored), mark
         )
         self.learner.committed()
-        return receipts
+        if self.fleet.is_copied:
+            return receipts
+        return [one._replace(reason=_UNCOPIED) if one.changed else one for one in receipts]
 
     def _learn_first(self) -> None:
         """Learn some of what waits; LogAwayError while anything is left, which comes first."""

@@ -96,6 +96,8 @@ def warnings(facts: Mapping[str, Any], quiet_days: int = QUIET_DAYS) -> list[str
         found.append(facts["clock"])
     if facts.get("fleet", {}).get("fault"):
         found.append(f"this host does not follow its fleet: {facts['fleet']['fault']}")
+    if not facts.get("fleet", {}).get("copied", True):
+        found.append("no replica of the server of the fleet's log has the newest entry")
     if facts.get("fleet", {}).get("waiting"):
         found.append(f"{facts['fleet']['waiting']} corrections wait for the log of the fleet")
     model = facts.get("model")
@@ -241,6 +243,7 @@ def gauges(facts: Mapping[str, Any]) -> dict[str, float]:
     fleet = facts.get("fleet")
     if fleet:
         found["fleet_following"] = float(not fleet["fault"])
+        found["fleet_copied"] = float(fleet["copied"])
         found["fleet_lag_seconds"] = fleet["lag_s"]
         found["fleet_folded_entries"] = fleet["folded_entries"]
         found["fleet_waiting_corrections"] = fleet["waiting"]

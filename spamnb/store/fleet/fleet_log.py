@@ -115,9 +115,11 @@ class LogEntry(NamedTuple):
 
 
 class Outcome(Enum):
-    """What became of an append; the log is unchanged unless it is APPENDED."""
+    """What became of an append; the log is unchanged unless it is one of `IN_LOG`."""
 
     APPENDED = "appended"
+    UNCOPIED = "uncopied"
+    """appended, but no replica of the keeper has confirmed it in time"""
     EPOCH = "epoch"
     """the log has another epoch, or does not exist"""
     UNSETTLED = "unsettled"
@@ -130,6 +132,9 @@ class Outcome(Enum):
     """the log has these events of the host already"""
     STALE = "stale"
     """the log goes on after the base"""
+
+
+IN_LOG = frozenset({Outcome.APPENDED, Outcome.UNCOPIED})
 
 
 def outcome_of(draft: Draft, head: Head | None, writer: str, recorded: int) -> Outcome:
