@@ -18,9 +18,60 @@ from hypothesis import settings
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-PROJECT = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parent
+PROJECT = TESTS.parent
 LONG = ("mail", "browser", "test_scripts.py", "test_docs.py", "faults", "cli")
 """folders and files that take long, the longest first"""
+SLOW = frozenset({
+    "browser/test_fleet_page.py",
+    "browser/test_figure_pages.py",
+    "browser/test_link_pages.py",
+    "browser/test_preview_attacks.py",
+    "browser/test_quarantine_pages.py",
+    "browser/test_state_pages.py",
+    "browser/test_stores.py",
+    "browser/test_time_machine_page.py",
+    "cli/test_cli_laboratory.py",
+    "cli/test_cli_rewind.py",
+    "endpoints/test_console_attacks.py",
+    "endpoints/test_console_proxy.py",
+    "endpoints/test_console_schema.py",
+    "faults/test_console_faults.py",
+    "faults/test_daemon_burst.py",
+    "faults/test_daemon_clock.py",
+    "faults/test_daemon_hold.py",
+    "faults/test_daemon_scan_process.py",
+    "faults/test_daemon_supervisor.py",
+    "faults/test_hostile_mail.py",
+    "faults/test_imap_kill.py",
+    "faults/test_persons_kill.py",
+    "faults/test_time_machine.py",
+    "mail/test_doctor_rig.py",
+    "mail/test_dovecot_away.py",
+    "mail/test_exim_condition.py",
+    "mail/test_imap_doc.py",
+    "mail/test_milter_faults.py",
+    "mail/test_milter_learning.py",
+    "mail/test_milter_outcomes.py",
+    "mail/test_milter_socket.py",
+    "mail/test_pipes.py",
+    "mail/test_soak.py",
+    "mail/test_storm.py",
+    "mail/test_suites.py",
+    "mail/test_trial.py",
+    "property/test_rewind.py",
+    "test_getting_started.py",
+    "test_install.py",
+    "test_scripts.py",
+    "test_site.py",
+    "unit/test_bulk_scoring.py",
+    "unit/test_multiclass.py",
+    "unit/test_plots.py",
+    "unit/test_shipped_prior.py",
+    "unit/test_tune.py",
+})  # fmt: skip
+"""The files that take half of the time; `scripts/test` leaves them out, `scripts/test --slow` does
+not. Each subject has faster tests in other files."""
 pytest_plugins = ["support.fixtures"]
 
 
@@ -60,11 +111,17 @@ def pytest_collection():
         gc.enable()
 
 
+def pytest_itemcollected(item):
+    """Mark the tests of the slow files."""
+    if item.path.relative_to(TESTS).as_posix() in SLOW:
+        item.add_marker("slow")
+
+
 def pytest_collection_modifyitems(items):
     """Run the files that take long first: at the end one of them would keep one core busy."""
 
     def rank(item):
-        parts = item.path.relative_to(PROJECT / "tests").parts
+        parts = item.path.relative_to(TESTS).parts
         return min((LONG.index(part) for part in parts if part in LONG), default=len(LONG))
 
     items.sort(key=rank)
