@@ -23,8 +23,8 @@ PROJECT = TESTS.parent
 LONG = ("mail", "browser", "test_scripts.py", "test_docs.py", "faults", "cli")
 """folders and files that take long, the longest first"""
 SLOW = frozenset({
-    "browser/test_fleet_page.py",
     "browser/test_figure_pages.py",
+    "browser/test_fleet_page.py",
     "browser/test_link_pages.py",
     "browser/test_preview_attacks.py",
     "browser/test_quarantine_pages.py",
@@ -32,7 +32,10 @@ SLOW = frozenset({
     "browser/test_stores.py",
     "browser/test_time_machine_page.py",
     "cli/test_cli_laboratory.py",
+    "cli/test_cli_process.py",
     "cli/test_cli_rewind.py",
+    "cli/test_cli_watch.py",
+    "cli/test_switching.py",
     "endpoints/test_console_attacks.py",
     "endpoints/test_console_proxy.py",
     "endpoints/test_console_schema.py",
@@ -40,12 +43,22 @@ SLOW = frozenset({
     "faults/test_daemon_burst.py",
     "faults/test_daemon_clock.py",
     "faults/test_daemon_hold.py",
+    "faults/test_daemon_labels.py",
+    "faults/test_daemon_persons.py",
     "faults/test_daemon_scan_process.py",
+    "faults/test_daemon_scanner.py",
     "faults/test_daemon_supervisor.py",
+    "faults/test_daemon_system.py",
+    "faults/test_daemon_trial.py",
     "faults/test_hostile_mail.py",
     "faults/test_imap_kill.py",
+    "faults/test_learner_cli.py",
     "faults/test_persons_kill.py",
+    "faults/test_store_append_file.py",
+    "faults/test_store_grow.py",
+    "faults/test_store_maintenance.py",
     "faults/test_time_machine.py",
+    "mail/test_doctor.py",
     "mail/test_doctor_rig.py",
     "mail/test_dovecot_away.py",
     "mail/test_exim_condition.py",
@@ -54,6 +67,7 @@ SLOW = frozenset({
     "mail/test_milter_learning.py",
     "mail/test_milter_outcomes.py",
     "mail/test_milter_socket.py",
+    "mail/test_persons.py",
     "mail/test_pipes.py",
     "mail/test_soak.py",
     "mail/test_storm.py",
@@ -67,6 +81,7 @@ SLOW = frozenset({
     "unit/test_bulk_scoring.py",
     "unit/test_multiclass.py",
     "unit/test_plots.py",
+    "unit/test_preview.py",
     "unit/test_shipped_prior.py",
     "unit/test_tune.py",
 })  # fmt: skip
@@ -85,6 +100,8 @@ def pytest_configure(config):
     if sys.prefix != sys.base_prefix and os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         sys.dont_write_bytecode = False
         sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix, "pycache"))
+    if unknown := [name for name in SLOW if not (TESTS / name).exists()]:
+        raise pytest.UsageError(f"SLOW in {__file__} names no file: {unknown}")
     # No deadline, because a test must not fail on a busy machine. In continuous integration each
     # run has the same examples. `scripts/test --all` has five times as many.
     is_full = "not full" not in config.option.markexpr
@@ -112,7 +129,7 @@ def pytest_collection():
 
 
 def pytest_itemcollected(item):
-    """Mark the tests of the slow files."""
+    """Mark the tests of the slow files; their names are checked in `pytest_configure`."""
     if item.path.relative_to(TESTS).as_posix() in SLOW:
         item.add_marker("slow")
 
