@@ -126,6 +126,30 @@ def test_a_fleet_begins_once(homes, trained, tmp_path, server):
     assert spamnb(other, "fleet", "status").code == 3
 
 
+def test_fleets_on_one_server_learn_apart(homes, server, tmp_path, monkeypatch):
+    """A fleet that begins with the model of another one shares nothing with it afterwards."""
+    first, other = homes[0], tmp_path / "other"
+    monkeypatch.delenv("SPAMNB_FLEET_URL")
+    assert spamnb(other, "restore", tmp_path / "copy").code == 0
+    assert spamnb(other, "fleet", "leave").code == 0
+    monkeypatch.setenv("SPAMNB_FLEET_URL", f"unix://{server.path}")
+    monkeypatch.setenv("SPAMNB_FLEET_NAME", "other")
+    assert on(monkeypatch, other, "fleet", "init").code == 0
+    assert contents(other)[0] == contents(first)[0]
+    assert (first / "fleet.key").read_text() != (other / "fleet.key").read_text()
+    assert on(monkeypatch, other, "correct", "spam", ONE_HAM).code == 0
+    assert on(monkeypatch, other, "score", ONE_HAM, "--json").json[0]["label"] == "spam"
+    monkeypatch.setenv("SPAMNB_FLEET_NAME", "spamnb")
+    status = on(monkeypatch, first, "fleet", "status", "--json").json[0]
+    assert (status["lag_events"], [one["host"] for one in status["hosts"]]) == (0, [])
+    assert on(monkeypatch, first, "correct", "ham", ONE_SPAM).code == 0
+    assert on(monkeypatch, first, "score", ONE_HAM, "--json").json[0]["label"] == "ham"
+    done = on(monkeypatch, other, "correct", "ham", ONE_SPAM)
+    assert (done.code, "waits as w1" in done.out) == (0, True)
+    status = on(monkeypatch, other, "fleet", "status", "--json").json[0]
+    assert "belongs to another fleet" in status["fault"]
+
+
 def test_a_log_that_was_lost_is_made_anew(homes, server, monkeypatch):
     """With the log gone corrections wait; `reseed` makes it anew, and all hosts go on."""
     first, second = homes

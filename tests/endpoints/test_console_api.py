@@ -463,7 +463,7 @@ def test_a_killed_console_costs_no_mail(rig):
     os.kill(pid, signal.SIGKILL)
     row = rig.deliver("dave@example.org")
     assert row["notes"]["to"] == "dave@example.org"
-    assert rig.daemon.logged("process died", role="console")
+    rig.daemon.wait_for("process died", role="console")
 
 
 def test_tokens_of_one_user_are_not_for_the_site(rig):

@@ -232,7 +232,7 @@ def test_a_damaged_model_lets_mail_flow_unscanned(home):
     with serve(home).ready() as daemon:
         (raw,) = delivered(home, send(daemon.port()))
         assert header(raw, "X-Spamnb-Verdict").startswith("unscanned")
-        assert daemon.logged("fault", where="model")
+        daemon.wait_for("fault", where="model")
         assert daemon.stop() == 0
 
 

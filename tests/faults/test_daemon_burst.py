@@ -131,7 +131,7 @@ def test_a_message_above_the_limit_is_scanned_by_its_head_while_it_streams(home)
         assert verdict_of(home, ident).endswith(reasons)
         (raw,) = delivered(home, ident)
         assert raw.replace(b"\r\n", b"\n").count(b"\nwords of some length") == 100_000
-        assert daemon.logged("message")[0]["verdict"] != "unscanned"
+        assert daemon.wait_for("message")["verdict"] != "unscanned"
 
 
 def test_a_scan_process_starts_where_its_priority_cannot_be_changed(home):

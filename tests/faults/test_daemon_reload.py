@@ -97,7 +97,7 @@ def test_listeners_come_and_go(site, place, workers):
             here.reload(section("two", f"127.0.0.1:{two}"))
             until(lambda: not answers(one))
             assert not path.exists()
-            assert here.daemon.logged("listener removed", listener="one")
+            here.daemon.wait_for("listener removed", listener="one")
             for client in (old, local):
                 assert ping(client)
         here.reload(section("two", f"127.0.0.1:{two}", more="observe = true"))

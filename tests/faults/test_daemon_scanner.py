@@ -197,7 +197,7 @@ def test_connections_beyond_the_limit_are_closed(slow):
         one.sendall(SMALL)
         read_json(one)
     until(lambda: asked(port, SMALL).startswith(b"SPAMD/1.1 0 EX_OK"))
-    assert daemon.logged("turned-away", error="too many connections")
+    daemon.wait_for("turned-away", error="too many connections")
 
 
 def stalled(port, size):
