@@ -49,7 +49,7 @@ def run(place, line):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("section", ["On mail that lies there", "Labels for drawn messages"])
+@pytest.mark.parametrize("section", ["On mail in folders", "Labels for drawn messages"])
 def test_the_commands_on_a_maildir_work(place, section):
     """Each command prints a report of all messages; bogofilter needs its words first."""
     lines = commands(section)
