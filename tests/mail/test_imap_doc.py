@@ -93,7 +93,7 @@ def test_the_page_and_the_way_back(tmp_path, box):
         assert running.communicate(timeout=LIMIT_S)[1] == ""
     assert running.returncode == 0
 
-    back = page("shell: take the last training back", "What your moves teach")
+    back = page("shell: undo the last training", "What your moves teach")
     number = shell.run("spamnb journal --channel imap --json").partition('"event": ')[2]
     shell.run(changed(back, {"402": number.partition(",")[0]}))
     before = shell.run("spamnb stats")
