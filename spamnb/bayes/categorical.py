@@ -2,7 +2,7 @@
 
 Values are any hashables: words, numbers, bins. `None` is a missing value and is ignored.
 Invariants: a value exists while some case has it, so forgetting its last case leaves no trace;
-equal to scikit-learn's CategoricalNB on the same cases. Failure: as `Classifier`.
+results equal those of scikit-learn's CategoricalNB on the same cases. Failure: as `Classifier`.
 """
 
 from __future__ import annotations

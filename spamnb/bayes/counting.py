@@ -1,8 +1,8 @@
 """Naive Bayes over counts: multinomial, complement and Bernoulli models for [cases, columns].
 
 They use the formulas of the filter's kinds `multinomial` and `bernoulli`, but every column counts,
-seen or not, as in scikit-learn. Invariants: equal to scikit-learn's models of these names on the
-same cases; 0 times an impossible column is 0. Failure: as `Classifier`.
+seen or not, as in scikit-learn. Invariants: results equal those of scikit-learn's models of these
+names on the same cases; 0 times an impossible column is 0. Failure: as `Classifier`.
 """
 
 from __future__ import annotations

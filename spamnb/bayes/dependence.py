@@ -105,7 +105,7 @@ class AveragedOneDependence(_PairCounting):
 
         def joint(cases: Cases) -> Floats:
             at = pairs.values.at(cases)
-            # [K, M, d]: the log probability by way of each column.
+            # [K, M, d] the log probability with each column as the parent.
             by_column = np.stack(
                 [pairs.alone[:, of] + pairs.given[:, of[:, None], at].sum(axis=2) for of in at.T],
                 axis=2,

@@ -88,7 +88,7 @@ class GaussianNB(_MomentBased):
         whole = reduce(Moments.plus, sums)
         largest = whole.variance().max(initial=0.0) if not whole.empty else 0.0
         spread = np.stack([class_sums.variance(DDOF[self.variance]) for class_sums in sums])
-        # If no column varies, there is no scale; any value works: all classes get the same.
+        # If no column varies, there is no scale. Any value works, because all classes get the same.
         return np.asarray(spread + (self.var_smoothing * largest or 1.0))
 
     def _prepare(self, sums: Sequence[Moments], prior: Floats) -> Joint:

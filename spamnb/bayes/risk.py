@@ -81,8 +81,8 @@ def bayes_error(X: ArrayLike, y: ArrayLike) -> BayesError:
     >>> found.upper, round(found.lower, 4)
     (0.25, 0.1464)
 
-    By hand: 2 disagrees with 1, its nearest; 1 is half way between 0 and 2 and disagrees with one
-    of them; R = (1 + 1/2) / 6 = 1/4, and the lower bound is (1 - sqrt(1 - 1/2)) / 2.
+    By hand: the case 2 disagrees with 1, its nearest; 1 is half way between 0 and 2 and disagrees
+    with one of them; R = (1 + 1/2) / 6 = 1/4, and the lower bound is (1 - sqrt(1 - 1/2)) / 2.
     """
     cases = numbers(X)
     names, labels = np.unique(np.asarray(y), return_inverse=True)

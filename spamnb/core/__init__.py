@@ -1,1 +1,1 @@
-"""Pure: the same bytes in, the same value out."""
+"""Pure functions: the same bytes always give the same value."""

@@ -37,7 +37,7 @@ from spamnb.service.training.worker_pool import cpu_seconds
 __all__ = ["Evaluation", "Options", "by_time", "evaluate", "shuffled"]
 
 ONE_IN = 1000
-"""Default target of the ham loss bound: at most one in so many good messages is lost."""
+"""Default target of the ham loss bound: at most one in so many ham is lost."""
 
 _MAX_LOG_ODDS = 1e300
 

@@ -1,8 +1,8 @@
 """Train and score one model per label, each against the rest, in one pass over the documents.
 
 All labels share the features and their counts, so documents are read once for any number of labels.
-For the label k, with n_fk of the n_f documents of a feature, N_k of N documents, and
-E = n_f N_k / N:
+N_k of the N documents have the label k, and so do n_fk of the n_f documents with the feature f.
+With E = n_f N_k / N:
 
     z_k = log (N_k + 1/2) / (N - N_k + 1/2) + tau_k mean_f e_fk + sum_f w_fk / sqrt(m)
     e_fk = log (n_fk + PRIOR) / (E + PRIOR) - log (n_f - n_fk + PRIOR) / (n_f - E + PRIOR)

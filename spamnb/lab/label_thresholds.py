@@ -1,6 +1,6 @@
 """Score thresholds for assigning labels: one per label, in a file beside the model.
 
-They serve models with other labels than ham and spam: a label that 1 % of the documents have is
+They serve models with other labels than ham and spam: a label of only 1 % of the documents is
 rarely the most probable one. `train --thresholds` chooses them by cross-validation over its input
 (`multiclass.thresholds_of`). They are no part of the model and are not updated by later learning;
 run `train --thresholds` again to renew them.

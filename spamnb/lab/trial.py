@@ -29,7 +29,8 @@ from spamnb.store.memory import MemoryStore
 
 LABELS = ("ham", "spam")
 UNSURE = (0.1, 0.9)
-"""A user that corrects only mistakes is assumed to answer also between these probabilities."""
+"""A user that corrects only mistakes is assumed to label also messages between these
+probabilities."""
 _BATCH = 256
 """messages per transaction where no message is scored in between"""
 

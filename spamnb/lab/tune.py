@@ -6,8 +6,9 @@ moving one constant at a time in the direction that lowers it. Then the chosen a
 constants are run over all messages and compared on the last third, message by message. The gain
 counts only if its 95 % interval confirms it. Must not know terminals; writes nothing.
 
-Log loss instead of 1-AUC: it uses every message and not only the few that overlap, so differences
-show on hundreds of messages instead of tens of thousands. Failure: UserError for too few messages.
+The search compares log loss and not 1-AUC, because log loss uses every message and not only the few
+that overlap: differences show on hundreds of messages instead of tens of thousands. Failure:
+UserError for too few messages.
 
 Not searched: feature groups, which would require extracting all mail again (decision 0001
 settled them); and costs, which change no score (`HamLossBound` gives the junk threshold).
@@ -47,7 +48,7 @@ MIN_GAIN = 0.002
 """A step is accepted if it saves this share of the log loss; smaller gains are noise."""
 MIN_MESSAGES = 60
 _WARM_UP = 10
-"""1 / the share of messages at the start that is not counted: there every model guesses"""
+"""1 / the share of messages at the start that do not count, because there every model guesses"""
 _TRIES = 40
 
 

@@ -54,7 +54,7 @@ def load(
     found, source = _from_file(file, environment, flags or {})
     found |= _from_environment(environment)
     given = {name: value for name, value in (flags or {}).items() if value is not None}
-    # Flags that name sections of a family replace all of the file's sections of that family.
+    # Flags for sections of a family replace all sections of that family in the file.
     named = {name.partition(".")[0] for name in given} & FAMILIES.keys()
     found = {name: one for name, one in found.items() if name.partition(".")[0] not in named}
     found |= {name: FoundValue(value, "a flag") for name, value in given.items()}
@@ -111,7 +111,7 @@ def parse(text: str, source: str) -> dict[str, FoundValue]:
 
 
 def _refuse_version(version: Any, source: str) -> None:
-    """Raise before other lines, which may be unknown because of the version."""
+    """Refuse another version before other lines are checked: keys may be unknown because of it."""
     if isinstance(version, int) and version != VERSION:
         raise SettingsError(
             f"{source} has version {version} of the settings; this program reads {VERSION}",
@@ -291,6 +291,6 @@ def home_of(settings: Settings, environment: Mapping[str, str] | None = None) ->
         return Path(state)
     data = environment.get("XDG_DATA_HOME", "")
     if not data.startswith("/"):
-        # Relative ones are to be ignored (XDG Base Directory Specification, 0.8).
+        # Relative paths must be ignored (XDG Base Directory Specification, 0.8).
         data = "~/.local/share"
     return Path(data).expanduser() / "spamnb"

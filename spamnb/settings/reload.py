@@ -1,7 +1,7 @@
 """Merge reloaded settings; report which keys need a restart. Pure.
 
-Processes are created at the start, so the settings they depend on keep their old values.
-Failure: SettingsError if the new values contradict the old ones that stay.
+Processes are created at the start, so the settings that they depend on keep their old values.
+Failure: SettingsError if the new values contradict the old values that stay.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from spamnb.settings import Settings, restored
 from spamnb.settings.render import need_restart, plain
 
 _MAILBOXES = "imap."
-"""settings of a process that is made at the start"""
+"""prefix of the settings of a process that is created at the start"""
 
 
 def merge_reloadable(

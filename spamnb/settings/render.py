@@ -56,7 +56,7 @@ def _entry(setting: Setting, value: Any) -> list[str]:
 
 
 def shown(settings: Settings) -> str:
-    """Return the settings in force as a file, secrets masked; it says where each was found."""
+    """Return the settings in force as a file that says where each was found, secrets masked."""
     lines: list[str] = []
     section = ""
     for setting, chosen, value in _all(settings):

@@ -30,7 +30,7 @@ from spamnb.settings.own_costs import CostSettings, DomainSettings
 from spamnb.store.history.limits import HistoryLimits
 
 VERSION = 1
-"""Of the settings. A release that changes the meaning of a setting raises it."""
+"""The version of the settings. A release that changes the meaning of a setting raises it."""
 
 
 class ModelSettings(NamedTuple):

@@ -44,7 +44,7 @@ class NamedSections(NamedTuple):
 
     name: str
     sample: str
-    """a name for the example"""
+    """the name of the section in the example file"""
     reason: str
     settings: tuple[Setting, ...]
 

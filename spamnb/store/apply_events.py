@@ -43,8 +43,8 @@ def event_ids(event: Event) -> Ids:
 def older(times_us: Sequence[int], before_us: int) -> int:
     """Count the leading times up to the last one before `before_us`; times are in journal order.
 
-    An event that precedes an old one counts as old, whatever its time: otherwise one event with a
-    clock years ahead would keep all later events for as long.
+    An event that precedes an old one counts as old, whatever its time: otherwise one event of a
+    clock that was years ahead would keep all later events for these years.
     """
     return max((i for i, at in enumerate(times_us, 1) if at < before_us), default=0)
 
@@ -52,8 +52,8 @@ def older(times_us: Sequence[int], before_us: int) -> int:
 def surely_older(times_us: Sequence[int], before_us: int, now_us: int) -> int:
     """Count as `older` does, but stop at the first time from `before_us` to `now_us`.
 
-    Otherwise one event with a clock set back would make all earlier events old. Times in the future
-    are ignored.
+    Otherwise one event of a clock that was set back would make all earlier events old. Times in the
+    future are ignored.
     """
     recent = (i for i, at in enumerate(times_us) if before_us <= at <= now_us)
     return older(times_us[: next(recent, len(times_us))], before_us)
@@ -104,7 +104,7 @@ class Replay:
         self._applied.append(event)
 
     def removed(self, ids: Ids) -> Ids:
-        """Return which of these features have no row now; `ids` are of events applied."""
+        """Return which of these features have no row now; `ids` are those of applied events."""
         return ids[empty_rows(self._rows.records_of(self._rows.find((ids,))))]
 
     def write(self, texts: Callable[[Ids], Words]) -> None:

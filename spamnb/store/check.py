@@ -1,8 +1,7 @@
 """Consistency checks of a whole store, and the features that may expire.
 
-Works on any store of the contract. Memory: about 80 bytes for each feature of the model and its
-journal, with two labels, and 64 KB for one person at a time. Failure: what applying an
-event raises.
+Works on any store of the contract. Memory, with two labels: about 80 bytes for each feature of the
+model and its journal, and 64 KB for one person at a time. Failure: what applying an event raises.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _MOST_NAMED = 5
 
 
 def refold(view: ReadView) -> tuple[Totals, Ids, Records]:
-    """Return the checkpoint with all journal events applied: what the live state must be."""
+    """Return the checkpoint with all journal events applied: the live state must be equal to it."""
     totals = view.base_totals()
     base_ids, base = collect(view.base_features(), len(totals.messages))
     sets = [base_ids, *(event_ids(event) for event in view.events())]
@@ -60,7 +59,7 @@ def collect(blocks: Iterator[tuple[Ids, Records]], labels: int) -> tuple[Ids, Re
 
 
 def stale(view: ReadView, before_day: int, max_messages: int) -> Iterator[Ids]:
-    """Yield features last learnt before a day, in few messages; `named` ones must not expire."""
+    """Yield features of few messages, last learnt before a day; `named` ones must not expire."""
     for ids, records in view.features():
         old = records.day < before_day
         few = records.n.sum(axis=1, dtype=np.uint64) <= max_messages
@@ -97,7 +96,7 @@ def check(view: ReadView) -> list[str]:
 
 
 def check_sums(view: ReadView, recipe: Recipe) -> list[str]:
-    """Return what the sums of a host of a fleet contradict; see `store.fleet.row_sums`."""
+    """Return where the sums of a fleet's host differ from its rows; see `store.fleet.row_sums`."""
     sums = view.sums()
     if sums is None or sums.same(scan_sums(view, recipe)):
         return []

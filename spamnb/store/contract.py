@@ -18,8 +18,8 @@ and two indexes into the journal.
   (transient: nothing was changed, and the store has grown).
 * A thread opens one write block at a time, and keeps no snapshot open while it writes.
 * A store that follows the log of a fleet has a position in it. A transaction that appends events
-  to such a store moves the position to the last of them, or nothing is changed
-  (StoreAccessError): a host adds no events that the other hosts lack.
+  to such a store must also move the position to the last of them; otherwise nothing is changed
+  (StoreAccessError). So a host adds no events that the other hosts lack.
 * Such a store also keeps the sums of `store.fleet.row_sums`, by which hosts are compared.
 * Events: `seq` is one more than that of the last event. The newest event of a label's key defines
   its state; an event without a digest (an import, an expiry) belongs to no message.
@@ -49,8 +49,8 @@ Result = TypeVar("Result")
 class MessageState(NamedTuple):
     """A message's current label, and the event that set it.
 
-    `label` is NO_LABEL after a forget. `folded` means that the event is in the checkpoint: a
-    duplicate still changes nothing, but a move must be refused.
+    `label` is NO_LABEL after a forget. `folded` means that the event is in the checkpoint: learning
+    the message again still changes nothing, but a move must be refused.
     """
 
     label: int
@@ -217,7 +217,7 @@ class Store(Protocol):
         """Return the maximum size of the store; 0 if unlimited."""
 
     def last_change(self) -> int:
-        """Return a number that is another one after each change, of any process."""
+        """Return a number that differs after each change by any process."""
 
     def read(self) -> AbstractContextManager[ReadView]:
         """Open a snapshot."""

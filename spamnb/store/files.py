@@ -21,7 +21,7 @@ from typing import BinaryIO
 from spamnb.errors import StoreAccessError, StoreError, StoreFullError
 
 _NAME_CHARACTERS = 40
-"""of the target's name in the temporary name, because a file name has at most 255 bytes"""
+"""Bytes of the target's name in the temporary name: a file name has at most 255 bytes."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -66,7 +66,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Sync the names in a folder to disk; a file's own fsync does not (fsync(2))."""
+    """Sync the names in a folder to disk; an fsync of a file does not do this (fsync(2))."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

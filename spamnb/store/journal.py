@@ -7,9 +7,9 @@
 
 Events are only appended, so pieces are cut to fill the engine's pages: the first piece takes the
 free space of the last page, the next ones at most half a page (two share one). Measured at 300
-features an event: pieces of a fixed 480 bytes lose 250 bytes at the end of each page, 8.4 bytes a
-feature in all; cut to fit, 7.9. The free space is an estimate; a wrong one only costs space.
-Pieces of values above 32 KB fill whole runs of overflow pages instead.
+features an event: pieces of a fixed 480 bytes lose 250 bytes at the end of each page and take 8.4
+bytes a feature in all; pieces cut to fit take 7.9. The free space is an estimate; a wrong one only
+costs space. Pieces of values above 32 KB fill whole runs of overflow pages instead.
 
 Message-IDs are hashed with the model's secret key, so that a sender cannot make two collide.
 

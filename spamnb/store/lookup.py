@@ -4,7 +4,7 @@
     entries   seq                                              the hashes of the entry's terms
     meta      "mark", "key", "position"
 
-The folder can always be built again from the history, so it is deleted and started anew when it is
+The folder can always be built again from the history. It is deleted and started anew when it is
 damaged, after a power cut, and when its terms were made in another way (`mark`). Terms are hashed
 with a random key. Must not know what a term means. Failure: StoreError.
 """
@@ -153,7 +153,7 @@ class LookupIndex:
             self._environment.transact(run)
 
     def forget_before(self, seq: int) -> int:
-        """Delete some entries from before a seq; how many."""
+        """Delete some entries from before a seq; return how many."""
 
         def run(tables: Tables) -> int:
             oldest = list(islice(tables["entries"].scan(), _FORGET_BATCH))
@@ -174,8 +174,8 @@ class LookupIndex:
     def page(self, terms: Iterable[str], below: int, since: int, most: int) -> SeqPage:
         """Entries with all these terms, since <= seq < below, at most so many.
 
-        Each list of seqs is asked in turn for its next one that is not above the candidate, so the
-        work is that of the rarest term. A page may be short: see `below`.
+        Each list of seqs in turn gives its greatest seq that is not above the candidate, so the
+        rarest term determines the work. A page may be short: see `below`.
         """
         heads = [self._hash(term) for term in terms]
         at, steps = below - 1, 0

@@ -5,7 +5,7 @@ thirds full, and copy-on-write leaves a file of two to three times its live page
 shrinks. Rewriting in place, in one transaction, does not help: the freed pages stay in the file
 (measured after training from empty: 2.6 times the live pages; the new file has 1.0). No process may
 have the model open meanwhile; a lock ensures it. `trim` copies the used pages unchanged if that
-saves enough; each training ends with it.
+saves enough; each training ends with `trim`.
 
 `backup` writes one consistent file. `restore` verifies the structure of a file's pages before LMDB
 opens it, and then its contents.
@@ -85,9 +85,9 @@ def compact(path: str | Path) -> tuple[int, int]:
 def trim(path: str | Path) -> bool:
     """Remove free pages if there are more than half as many as used ones; return whether it did.
 
-    Training a model again leaves as many free pages as it had pages, and LMDB rewrites the list of
-    free pages with every message that is learnt later: 60 pages in addition to the 200 that change,
-    in a file of which three fifths were free. Raises StoreBusyError if the model is open.
+    Training a model again leaves as many free pages as it had pages. LMDB rewrites the list of free
+    pages with every message that is learnt later: in a file with three fifths of free pages, 60
+    pages in addition to the 200 that change. Raises StoreBusyError if the model is open.
     """
     folder = Path(path)
     with exclusive(folder):
@@ -221,8 +221,8 @@ def exclusive(path: Path) -> Iterator[None]:
     """Run a block while no process has the environment at this path open, this one included.
 
     Each process that has it open holds a shared lock on the first byte of LMDB's lock file, so an
-    exclusive lock shows that there is none; a process that opens it now waits. The block may
-    replace the data file. At its end the lock file is created again, because its transaction
+    exclusive lock shows that no process has it open; a process that opens it now waits. The block
+    may replace the data file. At its end the lock file is created again, because its transaction
     counter would be wrong for another file, before the waiting processes continue. Until then the
     lock file is empty: if this process is killed, the waiting processes must not use the old
     counter, by which they would read an older state and overwrite the newest.

@@ -2,8 +2,8 @@
 
 It shares no code with `table_views` on purpose: two stores that agree on random histories are
 evidence that both are correct. A transaction writes to overlays, which are merged into the state
-when it ends. A changed row takes a new slot in the arrays, so an open snapshot keeps the old dicts
-(copied once) and the old slots. Writers wait for each other; readers never wait.
+when it ends. A changed row takes a new slot in the arrays, so an open snapshot keeps the old slots,
+and the old dicts, which are copied once. Writers wait for each other; readers never wait.
 
 Failure: BugError for misuse, and what `apply_events` raises.
 """

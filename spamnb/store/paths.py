@@ -3,9 +3,9 @@
 A path is walked one folder after the other, and a descriptor keeps each opened folder even if the
 path changes later. Two rules say which symbolic links are followed:
 
-`opened`, `owner_of`, for the folders of users: a link that only root or the user of this process
-can have made, because its folder belongs to one of them and no other user may write to it. Below a
-folder of another user, every folder must belong to that user or to this process's user.
+`opened`, `owner_of`, for the folders of users, follow a link that only root or the user of this
+process can have made, because its folder belongs to one of them and no other user may write to it.
+Below a folder of another user, every folder must belong to that user or to this process's user.
 
 `open_named`, `replacing`, for files named on the command line: a command run by root takes the user
 id of the home's owner before it opens the home. That owner may not be able to read or write the
@@ -14,7 +14,7 @@ files that root names, so for the time of one system call the effective user is 
 the owner could redirect root to a file of root. In a process with equal real and effective users
 every link is followed.
 
-Failure: OSError, of `opened` and `owner_of` with the whole path.
+Failure: OSError; that of `opened` and `owner_of` has the whole path.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class _UserWalk(_Walk):
 
 
 class _CallerWalk(_Walk):
-    """Follows links of root and of the caller; all, if it is `trusting`."""
+    """Follows links of root and of the caller; all links if it is `trusting`."""
 
     def __init__(self, path: str | os.PathLike[str], *, trusting: bool) -> None:
         super().__init__(path)

@@ -81,7 +81,7 @@ class Rebuilt(Generic[Result]):
 
 
 class CopiedState(NamedTuple):
-    """Of which state of a model a copy was made."""
+    """The state of a model of which a copy was made."""
 
     device: int
     inode: int
@@ -91,7 +91,7 @@ class CopiedState(NamedTuple):
 
 
 class Change(NamedTuple, Generic[Result]):
-    """What a copy has instead of the model."""
+    """How a copy differs from the model."""
 
     run: Callable[[ReadView, Store], Result]
     """adds events of the old model to the new one"""
@@ -101,7 +101,7 @@ class Change(NamedTuple, Generic[Result]):
 
 
 class Copied(NamedTuple, Generic[Result]):
-    """The result of the caller's function, and of which state the copy was made."""
+    """The result of the caller's function, and the state of which the copy was made."""
 
     result: Result
     state: CopiedState
@@ -142,7 +142,7 @@ def copy_model(folder: Path, work_folder: Path, change: Change[Result]) -> Copie
 
 
 def copy_kept(folder: Path, work_folder: Path, name: str) -> CopiedState:
-    """Copy a model that was kept when another one replaced it."""
+    """Copy an old model that was kept when a new one replaced it."""
     kept = folder / name
     if not _KEPT_NAME.fullmatch(name) or not kept.is_file():
         raise RefError(f"no model {name!r} is kept", hint=f"see {KEPT_FILES} in the home")
@@ -197,8 +197,8 @@ def put_copy(work_folder: Path, folder: Path, state: CopiedState) -> Path:
     Other processes may have the model open for reading: they use the old file until they open the
     model again. LMDB's lock file has the number of the newest transaction of the data file, by
     which each process finds that transaction's page. So the copy gets the same number, while this
-    process holds the write transaction; then one rename is the whole change, and both files are
-    right beside the lock file.
+    process holds the write transaction; then one rename is the whole change, and the lock file fits
+    both files.
     """
     data = folder / DATA_FILE
     with closing(open_store(folder)) as old, old.environment.held() as tables:
@@ -287,7 +287,7 @@ def _meta(tables: Tables, recipe: Recipe) -> dict[bytes, bytes]:
 
 
 def _base_persons(tables: Tables) -> dict[bytes, bytes]:
-    """Return the entries of the persons at the checkpoint, as live ones and as the checkpoint's."""
+    """Return the entries of the checkpoint's persons, each as live one and as the checkpoint's."""
     found: dict[bytes, bytes] = {}
     for key, value in takewhile(lambda pair: pair[0].startswith(BASE), tables.meta.scan(BASE)):
         found[key] = found[LIVE + key[len(BASE) :]] = bytes(value)

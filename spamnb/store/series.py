@@ -1,4 +1,4 @@
-"""How counters grew: by minute for 2 days, by quarter of an hour for 90 days, by day for 10 years.
+"""The growth of counters: by minute for 2 days, by quarter hour for 90 days, by day for 10 years.
 
     minute, quarter, day    unix time u64 (big-endian)    JSON: name -> growth, without zeros
     meta                    "last"                        JSON: the counters at the last `add`

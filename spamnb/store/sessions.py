@@ -1,7 +1,7 @@
 """Logins of the console: sessions, links, tickets.
 
-A session is that of a browser, a link is good for one login, and a ticket is for a login that lacks
-its second factor.
+A session belongs to a browser, a link is valid for one login, and a ticket is for a login that
+still lacks its second factor.
 
     sessions, links, tickets    BLAKE2b of the text that the browser has    JSON: LoginSession
     steps                       BLAKE2b of the login                        the last step, 8 bytes
@@ -30,7 +30,7 @@ Kind = Literal["sessions", "links", "tickets"]
 KINDS: Final[tuple[Kind, ...]] = ("sessions", "links", "tickets")
 _STEPS: Final = "steps"
 MOST: Final = 10_000
-"""of each kind; of more, those that were used least recently end"""
+"""of each kind; if there are more, those that were used least recently end"""
 MOST_OF_ONE: Final = 100
 """of one login, so that no user can end the sessions of others"""
 _SECRET_BYTES: Final = 32
@@ -44,7 +44,7 @@ class LoginSession:
 
     login: str
     proof: str
-    """what the login was proved by: the fingerprint of the password's hash; empty: by a link"""
+    """the proof of the login: the fingerprint of the password's hash; empty if it was a link"""
     began_us: int
     used_us: int
     ends_us: int
@@ -87,7 +87,7 @@ class SessionStore:
         self._environment.transact(run)
 
     def take(self, kind: Kind, text: str) -> LoginSession | None:
-        """Delete a session or link; return it. Of several callers, one gets it."""
+        """Delete a session or link; return it. Of several callers, only one gets it."""
 
         def run(tables: Tables) -> LoginSession | None:
             found = tables[kind].get(_hash(text))
@@ -111,7 +111,7 @@ class SessionStore:
         return self._environment.transact(run)
 
     def end_all(self, login: str) -> int:
-        """Delete all sessions and links of a login; how many."""
+        """Delete all sessions and links of a login; return how many."""
 
         def run(tables: Tables) -> int:
             mine = [
@@ -135,7 +135,7 @@ class SessionStore:
 
 
 def _make_room(table: LmdbTable, new: LoginSession) -> None:
-    """Delete what has ended, and of the rest what is too much."""
+    """Delete what has ended, and then the least recently used of what is above the limits."""
     rows, now_us = list(_all(table)), new.began_us
     for key, _ in (row for row in rows if row[1].ends_us <= now_us):
         table.delete(key)

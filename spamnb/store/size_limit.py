@@ -1,9 +1,9 @@
 """The default size limit of a model's file, when the administrator sets none.
 
-A quarter of the file system, and a twentieth of the file system must stay free, because the mail
-server needs space for its queue. If the disk is nearly full, or the model already takes more than
-a quarter, the model may still grow by an eighth of the free space, so that learning continues.
-Failure: none; a file system that does not report its size gives 0, no limit.
+The limit is a quarter of the file system, but a twentieth of the file system must stay free,
+because the mail server needs space for its queue. If the disk is nearly full, or the model already
+takes more than a quarter, the model may still grow by an eighth of the free space, so that learning
+continues. Failure: none; a file system that does not report its size gives 0, no limit.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ Ids. A word is read as 32-bit little-endian pieces m_i, and h = seed + sum k_i m
 secret random k_i; the upper half of h is strongly universal: two given words collide with
 probability 2^-32 over the keys. Two independent halves make 2^-64. So a sender cannot prepare words
 that collide without knowing the key (`store` keeps it), whatever their structure. This is proven,
-while a secret polynomial mod 2^64 fails on Thue-Morse words under every base. It is also faster,
-because the work is done per word and not per byte: 8 us a message against 20 for prefix sums over
-symbols.
+while a secret polynomial mod 2^64 fails on Thue-Morse words under every base. This hash is also
+faster, because the work is done per word and not per byte: 8 us a message against 20 for prefix
+sums over symbols.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CUT_NAME = b"cut:"
 
 SEEDS_KEPT = 1024
 """Senders choose header names, so at most so many seeds are cached; then the cache starts again.
-A new seed copies all of them, 50 us at most (130 with 4,096); 6,046 messages of some years have
+Adding a seed copies all seeds, 50 us at most (130 with 4,096); 6,046 messages of some years have
 342."""
 
 
@@ -303,7 +303,7 @@ def distinct(parts: Sequence[U64]) -> tuple[U64, list[NDArray[np.int32]]]:
 
 
 _JOINED_PIECES = 8192
-"""Pieces joined in one step: each byte of them needs an index of eight bytes meanwhile."""
+"""Pieces joined in one step, which needs an index of eight bytes for each byte of the pieces."""
 
 
 def join_pieces(source: NDArray[np.uint8], starts: I64, sizes: I64) -> bytes:
@@ -409,7 +409,8 @@ def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
     new = changes(ids)
     row = new.cumsum() - 1
     first = new.nonzero()[0]
-    # A slot is a message's group; so few of them are sorted by counting, and rows stay sorted.
+    # A slot is one group of one message. numpy sorts such small numbers by counting, and the sort
+    # is stable, so the rows of a slot stay sorted.
     slot = np.arange(0, 2 * len(messages), 2).repeat(list(map(len, messages)))
     slot = slot.take(by_cut) | seeds.sent.take(line)
     slot = slot.astype(np.uint16 if len(messages) < 1 << 15 else np.int64)

@@ -34,9 +34,10 @@ class TokenLocation(IntEnum):
     DIGEST = 19  # attachments by content
     WORD = 20  # plain text documents
     SELF = 21  # the message's own digest, for corrections that concern this message alone
-    # Shapes: each line is one feature. 1-AUC without it is behind each; .0371 with all (0033).
+    # Shapes: each line is one feature. The number is 1-AUC without the shape; .0371 with all
+    # (0033).
     HEADER_ORDER = 22  # every mail program has its own order of headers: .0383
-    ID_SHAPE = 23  # ... and its own form of Message-ID: .0379
+    ID_SHAPE = 23  # every mail program has its own form of Message-ID: .0379
     FROM_SHAPE = 24  # how the author's name and address are written: .0375
     RECEIVED_SHAPE = 25  # every server has its own form of Received lines: .0372
     HOP = 26  # names and nets of the clients in Received lines: .0373
@@ -81,5 +82,5 @@ ROUGH = frozenset(
 
 Field = tuple[TokenLocation, bytes, bytes]
 """A piece of text: location, name, text. The name distinguishes headers that share the location
-HEADER, and kinds of lines of one shape; the text is UTF-8 in its original case. A plain tuple, as a
-message has fifty of them."""
+HEADER, and kinds of lines of one shape; the text is UTF-8 in its original case. A plain tuple,
+because a message has fifty of them."""

@@ -1,11 +1,11 @@
 """Shapes of a message: how header and text are written, and how its names and links agree.
 
-Each shape is lines of text, and each line becomes one feature. What is one of few facts is a short
+Each shape is lines of text, and each line becomes one feature. A fact from a small set is a short
 code, which is hashed in one step and takes little room in the store; `clue_texts` has the sentence
 that users read. Must not know hashing or the model.
 
-Invariants: values come from `Message`, so what delivery adds never counts; no text raises an
-exception; the work is bounded by the constants here, and by the size of a header's value.
+Invariants: values come from `Message`, so header fields that delivery adds never count; no text
+raises an exception; the work is bounded by the constants here, and by the size of a header's value.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class HeaderAddress(NamedTuple):
     local: bytes = b""
     host: bytes = b""
     name: bytes = b""
-    """what stands before it"""
+    """the text before the address"""
     domain: bytes = b""
     """the registered domain"""
 
@@ -100,7 +100,7 @@ _TO_WORDS = bytes(
     symbol if symbol >= 128 or symbol in _CAPITALS.lower() + b"'" else ord(" ")
     for symbol in bytes(range(256)).lower()
 )
-"""lower case, and a blank for all that is not in a word"""
+"""lower case; a blank for each byte that is in no word"""
 
 
 def shape_fields(
@@ -180,7 +180,7 @@ def address_in(value: bytes) -> HeaderAddress:
 def order(names: Sequence[bytes]) -> tuple[list[bytes], bytes, bytes]:
     """Neighbouring names, the sequence of the main ones, and that of all but Received.
 
-    The usual names are codes: most pairs then are hashed in one step, and stored in four bytes.
+    The usual names are codes, so most pairs are hashed in one step and stored in four bytes.
     """
     changed = [name for before, name in pairwise((b"", *names)) if name != before][:NAMES_READ]
     codes = list(map(_CODES.get, changed, changed))
@@ -190,7 +190,7 @@ def order(names: Sequence[bytes]) -> tuple[list[bytes], bytes, bytes]:
 
 
 def order_shown(text: bytes) -> bytes:
-    """What `order` gives, with names in place of codes."""
+    """A result of `order`, with names in place of codes."""
     return b">".join([_NAMES.get(code, code) for code in text.split(b">")])
 
 

@@ -1,17 +1,17 @@
 """Cut texts into words or lines, in numpy: no Python loop handles single ones.
 
-A *word* is a run of letters, digits and any byte beyond ASCII; single dots, dashes, underscores,
-apostrophes and at signs inside join its parts. Of each word come: the word itself, folded to lower
-case; if it has capitals, also as it is written (1-AUC 0.050, else 0.054 %, decision 0001); if
-it has three parts or more, its last two (`example.com` of a host) or, if it begins with a digit,
-all but the last (the net of an address). Shorter than 3 bytes: no word; longer than 64: its first
-12 bytes, marked as cut.
+A *word* is a run of letters, digits, `$`, `!`, `%` and any byte beyond ASCII; single dots, dashes,
+underscores, apostrophes and at signs inside join its parts. Each word gives: the word itself,
+folded to lower case; if it has capitals, also the word as it is written (1-AUC 0.050, else 0.054 %,
+decision 0001); if it has three parts or more, its last two (`example.com` of a host) or, if it
+begins with a digit, all but the last (the net of an address). A word shorter than 3 bytes is left
+out; of a word longer than 64, only the first 12 bytes are kept, marked as cut.
 
-A *line* is a run of any bytes but the line feed, without joints and capitals, of at least one byte;
-longer ones lose their end. So words and lines are found in one pass.
+A *line* is a run of any bytes but the line feed, of at least one byte; joints and capitals have no
+meaning in it, and a long line loses its end. So words and lines are found in one pass.
 
-A *rough* line has `a` for each run of letters and `9` for each run of digits: its signs, and where
-letters and digits are between them.
+A *rough* line has `a` for each run of letters and `9` for each run of digits: it shows the signs,
+and where letters and digits stand between them.
 
 Must not know locations, hashing or the model.
 """
@@ -31,20 +31,20 @@ MIN_BYTES = 3
 MAX_BYTES = 64
 CUT_BYTES = 12
 LINE_BYTES = 128
-"""A longer line is cut; the names of all headers are the only lines that often are."""
+"""A longer line is cut; only lines with the names of all headers are often longer."""
 ROUGH_BYTES = 100
 _CAPITALS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _GLUE = b".-_'@"
 _WORD = _CAPITALS.lower() + b"0123456789$!%"
 _END = b"\n" * 8
-"""so that the last word ends, and is read in pieces of eight bytes, too"""
+"""follows the texts, so that the last word ends, and can be read in pieces of eight bytes, too"""
 
 _LETTER, _DIGIT = b"a", b"9"
 _BETWEEN = b"\xff"
 """separates texts; a byte that no shape contains"""
 
 SEPARATOR, JOINT, PART, CAPITAL = range(4)
-"""classes of bytes: a part of a word has those of the last two"""
+"""classes of bytes; the parts of words consist of bytes of the last two"""
 
 
 def _classes() -> bytes:
@@ -89,8 +89,8 @@ class Spans(NamedTuple):
 def _edges(kind: NDArray[np.uint8]) -> tuple[I64, I64, I64]:
     """Starts and ends of words and lines, and the joints in words.
 
-    `kind` has a separator before the text: a byte that differs from the one before it in being
-    inside a word thus has its own position, and the end of one word is that of the byte after it.
+    `kind` has a separator before the text. So where the inside of a word begins, the index of the
+    edge is that of the first byte; where it ends, that of the byte after it.
     """
     inside = kind >= PART
     joint = kind[1:-1] == JOINT
@@ -146,7 +146,7 @@ def rough(texts: Iterable[bytes]) -> list[bytes]:
 
 
 def spans_of(words: Sequence[bytes], lines: Sequence[bytes], coarse: Sequence[bytes]) -> Spans:
-    """Cut the first texts into words, the others into lines, the last of them made rough."""
+    """Cut the first texts into words, the others into lines; those of `coarse` are made rough."""
     texts = [*words, *lines, *rough(coarse)]
     ends_of_texts = accumulate([len(text) + 1 for text in texts], initial=0)
     begins = np.fromiter(ends_of_texts, np.int64, len(texts) + 1)

@@ -250,15 +250,16 @@ def to_text(raw: bytes, label: str, marks: set[str], where: str) -> Text:
 
 
 def non_ascii(text: str) -> str:
-    """The characters beyond ASCII, joined: 1 ns a character of ASCII, with `re` 8."""
+    """The characters beyond ASCII, joined. Takes 1 ns for an ASCII character, `re` takes 8."""
     raw = text.encode("utf-8", "surrogatepass").translate(None, _ASCII)
     return raw.decode("utf-8", "surrogatepass")
 
 
 def clean_text(text: Text, marks: set[str]) -> Text:
-    """Remove invisible characters from a text; marks their misuse and that of look-alikes.
+    """Remove invisible characters from a text; mark the misuse of these and of look-alikes.
 
-    A no-break space becomes a space: most html is ASCII but for these, and so it stays bytes.
+    A no-break space becomes a space: most html is ASCII except for no-break spaces, and so stays
+    bytes.
     """
     if isinstance(text, bytes):
         bare = text.translate(None, CONTROLS)
@@ -268,7 +269,7 @@ def clean_text(text: Text, marks: set[str]) -> Text:
     text = text.replace("\xa0", " ")
     if text.isascii():
         return compact_text(text)
-    # each once, in any order: 0.4 us for most texts, 16 ms for 262,144 of them
+    # each character once, in any order: 0.4 us for most texts, 16 ms for 262,144 characters
     signs = "".join(set(non_ascii(text)))
     if NOTABLE.search(signs) is None:
         return text

@@ -57,7 +57,7 @@ _WORD_LETTERS = 32
 
 
 class _FoldCache(dict[str, str]):
-    """A cache of folded runs for one text: words repeat, and so do those of a hostile megabyte."""
+    """A cache of folded runs for one text: words repeat, also in a hostile megabyte."""
 
     def __missing__(self, run: str) -> str:
         folded = self[run] = (_folded_word if len(run) <= _WORD_LETTERS else _folded)(run)
@@ -72,8 +72,9 @@ _PIECE = 16_384
 def _normal(text: str) -> tuple[str, bool]:
     """Replace compatibility forms by plain letters; also returns whether the text is whole.
 
-    Most texts have none; the few characters beyond ASCII show this, because only marks combine
-    with an ASCII letter. A third of the time.
+    Most texts have no compatibility forms. Looking only at the few characters beyond ASCII is
+    enough to find this out, because only marks combine with an ASCII letter; it takes a third of
+    the time.
     """
     signs = non_ascii(text)
     marked = _MARK.search(signs) is not None

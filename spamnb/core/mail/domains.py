@@ -64,15 +64,15 @@ class LocalDomains:
 
     domains: frozenset[str] = frozenset()
     complete: bool = False
-    """these are all local domains: recipients in other domains are elsewhere, for every client"""
+    """`domains` has all local domains: for every client, other recipients are at another site"""
     final: bool = False
     """the next hop stores all mail and relays none"""
 
     def holds(self, recipients: Iterable[str], *, outgoing: bool) -> bool:
         """Whether all recipients are at this site.
 
-        For mail from outside the answer is yes unless all domains are known; mail that the site's
-        own clients send needs a domain in the list.
+        For mail from outside the answer is yes, unless `domains` is complete. For mail that the
+        site's own clients send, the domain of each recipient must be in `domains`.
         """
         if self.final or not (outgoing or self.complete):
             return True

@@ -6,9 +6,9 @@
 Any sender can write such fields. A field counts only if one of these is true:
 
 * it stands above the topmost Received field, and that is by one of `hosts`. Each hop adds fields
-  above those that it got, so what stands there was added after the message came to that host. Of
-  several fields with one name there the topmost counts. Lower Received fields are not read: behind
-  a transparent relay the sender may have written them;
+  above the fields that it received, so fields above that line were added after the message came to
+  that host. Of several fields with one name there, the topmost counts. Lower Received fields are
+  not read: behind a transparent relay the sender may have written them;
 * the caller names the filter that stands in front of spamnb and replaces the marks of others, and
   the field is the only one of its name. So a filter that appends its fields can be read, too.
 
@@ -73,10 +73,10 @@ class MarkForm:
     name: bytes
     """in lower case"""
     filters: tuple[str, ...]
-    """that write it"""
+    """the filters that write the field"""
     pattern: bytes
-    """of the start of the unfolded value; the groups `word`, `score`, `required` and `tests` are
-    optional"""
+    """matches the start of the unfolded value; the groups `word`, `score`, `required` and `tests`
+    are optional"""
     verdicts: Mapping[str, OtherVerdict]
     """by the word in lower case; other words are no verdict"""
     others: OtherVerdict | None = None
@@ -107,7 +107,7 @@ RSPAMD_ACTIONS: Final[Mapping[str, OtherVerdict]] = {
     **dict.fromkeys(("reject", "add header", "rewrite subject", "quarantine"), "spam"),
     **dict.fromkeys(("no action", "greylist", "soft reject"), "ham"),
 }
-"""Greylisting puts mail off; it is no verdict on the message."""
+"""Greylisting only delays mail: it is no verdict on the message, so it counts as ham."""
 _SCORE_ALONE = rb"(?P<score>" + _NUMBER + rb")(?:\s|$)"
 
 FORMS: Final[tuple[MarkForm, ...]] = (

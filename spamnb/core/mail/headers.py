@@ -22,8 +22,8 @@ from spamnb.core.mail.local_hosts import BY, LocalHosts
 Fields = list[tuple[bytes, bytes]]
 
 KEEP, SPECIAL, DROP, RECEIVED, RESULTS, SPF, JUNK = range(7)
-"""The class of a field: kept; kept and needed by name; dropped; dropped if a local host wrote it;
-dropped unless the local server wrote it (RESULTS, SPF); not a field."""
+"""The class of a field, in this order: kept; kept and needed by name; dropped; dropped if a local
+host wrote it; dropped unless the local server wrote it (RESULTS, SPF); not a field."""
 
 VERDICT_PARTS: Final = (
     # words that only filters, scanners and gateways put in a field's name

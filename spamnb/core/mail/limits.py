@@ -70,7 +70,7 @@ LEAST_PART_HEADERS = 4
 """Parts that every multipart may have, even when the budget is spent."""
 
 MOST_PART_HEADERS = 1_400
-"""Both limits together."""
+"""The sum of both limits."""
 
 PARTS = 500
 """Leaves that are read, 10 us each; visible ones and large ones take precedence."""

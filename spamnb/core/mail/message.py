@@ -49,7 +49,8 @@ class Message:
 def _without_runs(raw: bytes) -> bytes:
     """Replace CR CR LF, from programs that convert twice, and longer runs.
 
-    Passes over the whole first: a list of lines takes thirty times the memory if they are short.
+    Replaces in the whole text first: a list of lines takes thirty times the memory if the lines are
+    short.
     """
     for _ in range(8):
         raw = raw.replace(b"\r\n", b"\n")
@@ -62,7 +63,7 @@ _MBOX = re.compile(rb"(?:>?+From [^\n]*+(?:\n|\Z))*+")
 
 
 def without_mbox(raw: bytes) -> bytes:
-    """The message without mbox lines at its start, in one pass: an attacker sends 40,000."""
+    """The message without mbox lines at its start, in one pass: an attacker may send 40,000."""
     if not raw.startswith((b"From ", b">From ")):
         return raw
     found = _MBOX.match(raw)

@@ -66,7 +66,7 @@ class FeatureHolders(NamedTuple):
     holders: Floats
     """[m] the number of messages that contain each feature"""
     weights: Floats
-    """[m] what a correction of each feature counts"""
+    """[m] the weight of a correction of each feature"""
     own: np.uint64
     """the feature that only this message has"""
 
@@ -74,7 +74,7 @@ class FeatureHolders(NamedTuple):
 def correction_updates(
     recipe: Recipe, message: FeatureHolders, label: int, nats: float
 ) -> tuple[RehearsalUpdate, ...]:
-    """Steps on a message's rare and own features that add so many nats to the label's lead.
+    """Steps on a message's rare features and its own one that add `nats` to the label's lead.
 
     If the message's own feature is not among its ids (an import), the rarest ones take its place.
     """

@@ -38,8 +38,8 @@ class Costs:
     rejection is cheaper only above 0.99994.
 
     Over nine streams of mail, fewer than one ham in a thousand was filed as junk, except where nine
-    messages in ten were spam; cheaper ham would leave less spam unsure (docs/decisions/0025).
-    `spamnb evaluate` shows what the mail of a site allows.
+    messages in ten were spam; a lower cost of filed ham would leave less spam unsure
+    (docs/decisions/0025). `spamnb evaluate` shows what the mail of a site allows.
     """
 
     deliver: Pair = (0.0, 1.0)
@@ -96,8 +96,9 @@ def thresholds(costs: Costs) -> tuple[Threshold, ...]:
     the lower edge of four lines. A decision that is never the cheapest has no threshold.
     """
     table = dict(zip(DECISIONS, astuple(costs), strict=True))
-    # Costs rise for ham and fall for spam, so of the decisions that cost nothing at 0 the last one
-    # is the cheapest from there on, unless it saves nothing over a milder one.
+    # From the mildest to the harshest decision, the cost of ham rises and that of spam falls. So of
+    # the decisions with the lowest cost at probability 0, the one with the lowest cost of spam is
+    # the cheapest just above 0; of equal ones the mildest.
     now = min(DECISIONS, key=lambda decision: table[decision])
     edge = [Threshold(now, 0.0, -inf)]
     while True:
@@ -116,7 +117,7 @@ def thresholds(costs: Costs) -> tuple[Threshold, ...]:
 
 
 def junk_from(costs: Costs, log_odds: float) -> Costs:
-    """Return the costs with the price of ham in junk that makes this the threshold of junk.
+    """Return the costs with the cost of ham in junk that makes `log_odds` the threshold of junk.
 
     The junk threshold is never below the unsure threshold. The ratio between the costs of
     rejecting a ham and of filing it as junk is kept, but rejecting never becomes cheaper.

@@ -40,7 +40,7 @@ class EventKind(IntEnum):
     IMPORT = 5
     EXPIRE = 6
     ERASED = 7
-    """An event of an erased person, without anything of what it said."""
+    """An event of an erased person; only its number and time are kept."""
 
 
 class RehearsalUpdate(NamedTuple):
@@ -158,7 +158,7 @@ class Event(NamedTuple):
     undoes: int = 0
     """the seq of the event that an UNDO reverses"""
     immediate: bool = False
-    """a person's correction: not doubted, repeated until it holds. Only relearning uses this"""
+    """a person's explicit correction, which takes effect immediately; only relearning reads this"""
     weight: float = 1.0
     """the factor of the step"""
     person: int = 0
@@ -173,7 +173,7 @@ class Event(NamedTuple):
 def label_key(digest: bytes, person: int) -> bytes:
     """The key of a message's label: the digest, and the person if it is a label of one.
 
-    Two persons may give one message different labels, and each of them takes back their own.
+    Two persons may give one message different labels; each can undo only their own label.
     """
     return digest + person.to_bytes(_PERSON_BYTES) if person and digest else digest
 

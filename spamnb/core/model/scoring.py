@@ -62,8 +62,9 @@ features of a prior are known by their corrections: if only counts made them kno
 own training had leads of 40 nats (docs/decisions/0058)."""
 COMMON = 2.0
 """The correction of a feature that all messages of each label contain counts 1 / (1 + COMMON): it
-tells nothing, but every step moves it. With 0, 1-AUC is 4 to 14 % higher on shuffled mail, 16 % on
-mistakes alone, and more than twice as high on all ham followed by all spam (docs/decisions/0039).
+distinguishes nothing, but every step moves it. With 0, 1-AUC is 4 to 14 % higher on shuffled mail,
+16 % on mistakes alone, and more than twice as high on all ham followed by all spam
+(docs/decisions/0039).
 """
 LOW = 0.92
 """The factor of a lead. With 1, fewer messages are doubtful and taught: 1-AUC where only those are
@@ -71,8 +72,8 @@ taught is a tenth higher."""
 SURE = 2.4
 """The lead above which each nat counts more; multiplied by LOW, it is odds of 9 to 1."""
 GAIN, MORE = 1.5, 1.9
-"""How much is added for each nat above SURE, and at most for all of them: enough to file the spam
-that the model is sure of. Without a limit, a ham of the SpamAssassin corpus would be rejected."""
+"""How much is added for each nat above SURE, and at most in all: enough to file the spam that the
+model is sure of. Without a limit, a ham of the SpamAssassin corpus would be rejected."""
 FEW = 100
 """GAIN and MORE count in full when each label has so many messages. A young model would file ham
 with them."""
@@ -111,7 +112,7 @@ def _evidence(
 
 
 def correction_weights(messages: NDArray[np.int64], counts: Floats) -> Floats:
-    """[F] c_f, what the corrections of features count, from their counts [K, F]."""
+    """[F] c_f, the weights of the corrections of features, from their counts [K, F]."""
     shares = counts / np.maximum(messages, 1)[:, None]
     return np.asarray(1 / (1 + COMMON * np.minimum.reduce(shares)))
 
@@ -163,8 +164,8 @@ def _score_messages(
 ) -> Iterator[tuple[list[float], list[list[float]], list[list[float]], list[float]]]:
     """For each message j [K], z [G][K] of its experts, E [G][K] and s [G], from `_values`.
 
-    Plain numbers: for two labels and two groups they take half the time of arrays, and among 64
-    messages 2 us more for each.
+    Plain numbers: for two labels and two groups they take half the time of arrays; in a batch of 64
+    messages, 2 us more for each.
     """
     K, groups = len(recipe.labels), recipe.groups
     biases = (totals.bias / BIAS_ONE).tolist()
@@ -209,9 +210,9 @@ def cell_shares(
     sizes: Sequence[int],
     for_against: tuple[int, int],
 ) -> tuple[Floats, float, Floats]:
-    """The same with the corrected model, from n and w [2K, m] by group.
+    """The same as `shares` for the corrected model, from n and w [2K, m] by group.
 
-    In addition, for each entry what one unit of a correction adds.
+    Also returns what one unit of a correction adds, for each entry.
     """
     (s, h), K = for_against, len(recipe.labels)
     slot = np.arange(recipe.groups).repeat(sizes)
@@ -234,7 +235,7 @@ def maturity(totals: Totals) -> float:
 
 
 def factor(joint: Sequence[float], mature: float) -> float:
-    """What the joint scores [K] of a message are multiplied by."""
+    """The factor by which the joint scores [K] of a message are multiplied."""
     second, first = sorted(joint)[-2:]
     lead = first - second
     if lead <= SURE:

@@ -11,8 +11,8 @@ The only implementation of applying an event, for learning, undoing, replaying a
     the corrections of the event's person: see `core.persons.rows`; only where the caller gives them
 
 Cells are float64 because the arithmetic that reads them is, and one gather then serves counts and
-corrections; they hold integers below 2^53, so every sum stays exact. `to_records` packs them and
-refuses numbers out of range (RefusedError); a count below zero means that the stored rows were
+corrections; the cells hold integers below 2^53, so every sum stays exact. `to_records` packs them
+and refuses numbers out of range (RefusedError); a count below zero means that the stored rows were
 already wrong (StoreDamagedError). Pure; must not know stores or messages.
 """
 
@@ -51,7 +51,7 @@ _EPOCH_DAYS = 10_957
 _U32 = float((1 << 32) - 1)
 _I32 = float((1 << 31) - 1)
 _SUM = 1 << 62
-"""An event adds less than 2^53, so a sum is seen beyond this before it overflows."""
+"""An event adds less than 2^53, so a sum above this is noticed before it overflows."""
 
 
 def day_of(time_us: int) -> int:
@@ -205,7 +205,7 @@ class TrainingRows:
         *,
         times: NDArray[np.uint32] | None = None,
     ) -> None:
-        """Move only the counts: days stay, also of rows that are empty for a moment."""
+        """Move only the counts: days stay, also those of rows that are empty for a moment."""
         self._prediction = None
         count: NDArray[np.float64] | float = 1.0 if times is None else times.astype(np.float64)
         total = len(message.rows) if times is None else int(times.sum())
@@ -301,7 +301,7 @@ def _cells_of(records: Records) -> Floats:
 
 
 def _filled(cells: Floats) -> NDArray[np.bool_]:
-    """Which rows are not empty; label by label, because along rows of four it takes three times."""
+    """Which rows are not empty; label by label: along rows of four it takes three times as long."""
     filled: NDArray[np.bool_] = reduce(np.logical_or, cells.T)
     return filled
 

@@ -4,13 +4,13 @@ A person's corrections are added to the experts' scores:
     z_gk(p) = z_gk + sum_{f in g} v[s(p, f), k] / sqrt(s_g),   j_k(p) = SHARE sum_g z_gk(p)
 Everything else is shared: evidence, biases, temperatures, and the calibration of j(p). So a person
 without corrections gets the scores of the shared model, bit for bit. Unlike shared corrections,
-they are not weighed by how many messages contain the feature: the difference is within the noise
-(docs/decisions/0045).
+personal ones are not weighed by how many messages contain the feature: the difference is within the
+noise (docs/decisions/0045).
 
 The shared step does not depend on the person: it is the doubted step of `core.model.scoring`. The
-personal step follows it, and is the same step from the errors that are left for this person,
-without doubt. If the decision still contradicts the label, the missing score is added to all
-features of the message, for this person alone.
+personal step follows it: the same formula without doubt, from the errors that are left for this
+person. If the decision still contradicts the label, the missing score is added to all features of
+the message, for this person alone.
 
 Pure arithmetic; every number is rounded once.
 """
@@ -154,7 +154,8 @@ def personal_step(recipe: Recipe, costs: Costs, message: PersonalMessage, label:
 def _towards(label: int, labels: int, sizes: Sequence[int], nats: float) -> Ints:
     """[G, K - 1] steps on all features alike that add at least so many nats to the label's lead.
 
-    They add more where features share a place, or are averaged over fewer features than there are.
+    The steps add more where features share a place, or where the group is averaged over fewer
+    features than it has.
     """
     slope = nats / (SHARE * (sum(size > 0 for size in sizes) or 1))
     towards = np.array([(k == label) - 1 / labels for k in range(1, labels)])

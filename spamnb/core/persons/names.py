@@ -1,4 +1,4 @@
-"""Who is a person: addresses and logins as the one name of their owner. Pure.
+"""Names of persons: all addresses and logins of one person get one name. Pure.
 
     alias and domain -> login      an address of a login domain is named by its local part
     any other served address       is a person under its own name
@@ -56,14 +56,15 @@ class PersonNames:
             if target is None:
                 return address_of(name, self.delimiter)
             if target == name:
-                # A line for the name itself; not one for its mailbox, or for its whole domain.
+                # Only an alias of the name itself keeps the delimiter, not one of its mailbox or
+                # its domain.
                 return name if name in self.aliases else address_of(name, self.delimiter)
             name = target
         return ""
 
     @property
     def exact(self) -> frozenset[str]:
-        """The addresses with the delimiter that are not of the person before the delimiter."""
+        """Addresses with a delimiter that belong to another person than the mailbox before it."""
         mark = self.delimiter
         return frozenset(
             one

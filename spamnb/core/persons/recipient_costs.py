@@ -35,6 +35,6 @@ class RecipientCosts:
         return self.domains.get(domain_of(recipient) or self.login_domain)
 
     def of_label(self, user: str, names: PersonNames | None) -> Costs | None:
-        """The costs that a user's label for the own mail has to meet; None for those of all."""
+        """The costs that apply to a user's label on their own mail; None for those of all users."""
         own = self.of(user, names.of(user)) if names else None
         return own.costs if own else None

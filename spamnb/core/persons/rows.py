@@ -1,7 +1,7 @@
 """The corrections of persons, while events are applied to them.
 
-As `core.model.training_rows` for the shared model: a person's corrections are the sum of the
-personal steps of that person's events, so taking events back in any order restores them. Pure.
+The same as `core.model.training_rows` for the shared model: a person's corrections are the sum of
+the personal steps of that person's events, so undoing events in any order restores them. Pure.
 """
 
 from __future__ import annotations

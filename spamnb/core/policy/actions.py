@@ -35,9 +35,9 @@ MAIL_ACTIONS: tuple[MailAction, ...] = get_args(MailAction)
 """From the mildest to the harshest."""
 ALWAYS_EXEMPT = frozenset(("postmaster", "abuse"))
 LEAST_MESSAGES = 20
-"""of each label that the model learnt itself, before a decision may be stronger than unsure: a
-model of fewer messages fits these, and one of imported counts the mail of another filter, but not
-the site's mail"""
+"""Messages of each label that the model must have learnt itself before a decision may be stronger
+than unsure. A model of fewer messages fits only these, and a model of imported counts fits only the
+mail of another filter."""
 
 
 @dataclass(frozen=True, slots=True)

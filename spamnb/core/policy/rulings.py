@@ -10,7 +10,7 @@ The first row that names the sender decides:
     -              the verdict of the model
 
 The last three are `senders.SenderList`. A list that wants the sender decides only if the sender is
-authentic; otherwise it is as if the entry did not exist, so a forged sender gains nothing.
+authentic; otherwise the entry is ignored, so a forged sender gains nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Ruling(NamedTuple):
         return f"{self.side}-{self.kind}"
 
     def decide(self, decision: Decision) -> Decision:
-        """The decision instead of the one by the verdict."""
+        """The decision that replaces the one by the verdict."""
         ruled = _DECIDED[self.side]
         return ruled if ruled == "deliver" else max(decision, ruled, key=DECISIONS.index)
 
@@ -60,7 +60,7 @@ class Rulings(NamedTuple):
     """The decisions of lists about a message, for each recipient."""
 
     for_all: Ruling | None = None
-    """for all recipients without an own one"""
+    """for all recipients that are not in `own`"""
     own: Mapping[str, Ruling] = {}
     """by recipient"""
 
@@ -99,8 +99,8 @@ def _ruled(verdict: ScanVerdict, ruling: Ruling | None) -> ScanVerdict:
 def shown_verdict(found: ScanVerdict, recipients: tuple[str, ...]) -> ScanVerdict:
     """The one verdict that a message with these recipients shows.
 
-    The header must not tell one recipient whom another one wants, so a verdict for several has a
-    reason only if it is that of each.
+    The header must not tell one recipient which senders another recipient wants, so a verdict for
+    several has a reason only if each of them has the same one.
     """
     shown = verdict_for(found, found.personal, recipients)
     if shown is found or len({found.of(one).reason for one in recipients}) == 1:

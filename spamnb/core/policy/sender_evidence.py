@@ -1,4 +1,4 @@
-"""Who sent a message: the addresses that it claims, and which of them are authenticated. Pure.
+"""The senders of a message: the addresses that it claims, and which are authenticated. Pure.
 
 A sender address can be forged. An address is authentic only if a trusted server's
 Authentication-Results (`LocalHosts.authserv_ids`) say that DKIM or SPF passed for a domain that is
@@ -31,7 +31,8 @@ _PASSES = (
         r"\s*+spf\s*+=\s*+pass\b.*?\bsmtp\.mail(?:from)?\s*+=\s*+(\S++)", re.IGNORECASE | re.DOTALL
     ),
 )
-"""The first property of each kind: later ones may be a sender-chosen address, badly quoted."""
+"""Only the first property of each kind counts: later ones may come from a badly quoted address that
+the sender chose."""
 
 
 class SenderEvidence:
@@ -57,13 +58,13 @@ class SenderEvidence:
 
     @cached_property
     def may_claim(self) -> list[str]:
-        """All of `claimed` in lower case, and maybe more: 10 us, reading all fields takes 40."""
+        """All of `claimed` in lower case, maybe more. Takes 10 us; reading all fields takes 40."""
         values = _FROM.findall(b"\n" + self._header.replace(b"\r\n", b"\n").lower())
         return [*self._of_envelope, *_addresses(headers.unfold(one).strip() for one in values)]
 
     @cached_property
     def single(self) -> list[str]:
-        """The envelope's sender, and the author if there is only one: those that may be proven."""
+        """The envelope's sender, and a single author: only these can be authentic."""
         return [*self._of_envelope, *(self._authors if len(self._authors) == 1 else [])]
 
     @property
@@ -94,7 +95,7 @@ class SenderEvidence:
 
 
 def evidence_of(raw: bytes, local: LocalHosts) -> SenderEvidence:
-    """Return the senders of a message that was delivered; that of the envelope by Return-Path."""
+    """Return the senders of a delivered message; the envelope's sender is in Return-Path."""
     end = header_end(raw)
     head = raw if end < 0 else raw[:end]
     path = _RETURN_PATH.match(head)
@@ -111,7 +112,7 @@ def _addresses(values: Iterable[bytes]) -> list[str]:
 
 
 def warning_of(local: LocalHosts, what: str) -> str:
-    """Why wanted senders have no effect; empty if they have."""
+    """Why wanted senders have no effect; empty if they have one."""
     if local.authserv_ids:
         return ""
     return (
@@ -136,7 +137,7 @@ def _plain(value: str) -> str | None:
         if depth < 0:
             return None
         if depth == 0 and part != ")":
-            # A quoted text stays one word, but its content is the sender's: `;` and `=` in it are
+            # A quoted text stays one word, but the sender chose its content: `;` and `=` in it are
             # no syntax, as in `"Ann" <ann@a.example>` and `smtp.mailfrom="a;b"@x`.
             kept.append("_" if part.startswith('"') else part)
     return None if depth else "".join(kept)

@@ -10,8 +10,8 @@ authentic sender (`sender_evidence`), `unwanted` does not.
 
 Entries are ASCII in lower case, domains in their ASCII form, so that `exаmple.org` with a Cyrillic
 letter is another domain, and is shown as such (`xn--exmple-4nf.org`). A domain needs two labels at
-least; there are no wildcards. Failure: UserError for a text that is no sender, LimitError for an
-entry too many, StoreDamagedError for a list that cannot be read.
+least; there are no wildcards. Failure: UserError for a text that is no sender, LimitError for a
+list with too many entries, StoreDamagedError for a list that cannot be read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_ADDRESSES: Final = 8
 _MOST_PARENTS: Final = 8
 """domains above one address"""
 _SEARCHED: Final = 512
-"""bytes that are searched from their start; a larger part is halved first"""
+"""Bytes that are searched from the start; a longer range is halved first."""
 _LOCAL = re.compile(r"[!#-'+\-./-9=^-~]{1,64}")
 _DOMAIN = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)+[a-z][a-z0-9-]{0,61}[a-z0-9]")
 
@@ -55,7 +55,7 @@ class ListedSender(NamedTuple):
 
 
 class ListOwner(NamedTuple):
-    """Whose list it is."""
+    """The owner of a list."""
 
     kind: OwnerKind
     name: str = ""
@@ -132,7 +132,7 @@ class SenderList:
         return next(((entry, word) for entry, word in words if word), None)
 
     def put(self, sender: str, word: Word | None, time_us: int) -> SenderList:
-        """The list with another word for a sender; without the sender for None."""
+        """The list with this word for a sender; None removes the sender."""
         entries = {one.sender: one for one in self}
         if word is None:
             entries.pop(sender, None)

@@ -17,11 +17,11 @@ except sanitised clues. Whatever the message, its first line cannot continue the
 it is no header line, a blank line ends the block, as Postfix does with such messages (smtpd.c,
 data_cmd). An mbox line stays first, because it belongs to no message, and `message.read` and
 Postfix both look for it only there. `message.read` gives `add_to_message(raw, ())` and the message
-with the fields one digest, unless the subject is tagged; and `raw` itself, unless a forged copy
-follows a line that is no field.
+with the fields the same digest, unless the subject is tagged. `raw` itself has this digest, too,
+unless a forged copy follows a line that is no field.
 
 Some of the names are shared with other filters (X-Spam-Flag). Where another filter marks the mail,
-and this program does not, `shared=False` leaves fields of these names to it.
+and this program does not, `shared=False` leaves fields of these names to the other filter.
 
 Nothing here fails: an unknown reason is written as a fault.
 """
@@ -59,7 +59,7 @@ _LINE = re.compile(rb"[^\r\n]*+(?:\r\n?|\n|\Z)(?:\.?[ \t][^\r\n]*+(?:\r\n?|\n|\Z
 _FIELD = re.compile(
     rb"(?!\.[ \t:])\.?[!-9;-~]{1,998}+(?:[ \t]|\n[ \t]|\r\n[ \t]|\n\.[ \t]|\r\n\.[ \t])*+:"
 )
-"""Every continuation is written out: before Python 3.11.5, and Debian 12 has 3.11.2, a possessive
+"""Every continuation is written out: before Python 3.11.5 (Debian 12 has 3.11.2), a possessive
 group that fails after something optional does not backtrack correctly."""
 _SUBJECT = re.compile(rb"\.?subject[ \t]*+:", re.IGNORECASE)
 _MAILBOX_LINE = re.compile(rb"\.?>?From [^\n]*+\n")
@@ -70,7 +70,8 @@ _UNSEEN: Final = bytes(n for n in range(256) if not 0x21 <= n <= 0x7E)
 """what some readers skip or trim in a name: blanks, controls, line ends, 8-bit"""
 _LOWER: Final = bytes(range(256)).lower().replace(b"_", b"-")
 _UNSAFE = re.compile(r"[^!-~]|[=;,()<>\"\\?]")
-"""in a clue: with these a reader may see an encoded word, a comment or the end of a value"""
+"""Characters of a clue in which a reader may see an encoded word, a comment or the end of a
+value."""
 
 
 # --- the message's own header ------------------------------------------------------------------
@@ -106,7 +107,7 @@ def _is_forged(line: bytes, *, shared: bool) -> bool:
 
 
 def may_be_forged(header: bytes) -> bool:
-    """Whether a header section may have forged copies: 4 us for 3 KB; line by line it takes 20."""
+    """Whether a header may have forged copies: 4 us for 3 KB; a check line by line takes 20."""
     return b"x-spam" in _normalized(header)
 
 
@@ -120,7 +121,7 @@ def remove_forged(header: bytes, *, shared: bool = True) -> bytes:
 def add_fields(header: bytes, fields: Fields, tag: bytes = b"") -> bytes:
     """The fields, then the message's header section, from which forged copies are removed.
 
-    `tag` goes before the subject's text; without a subject there will be one.
+    `tag` goes before the subject's text; a message without a subject gets one.
     """
     if not fields and not tag:
         return header
@@ -216,8 +217,9 @@ def verdict_for(
 ) -> AnyVerdict:
     """The one verdict that a message with these recipients shows.
 
-    A single recipient sees their own. Several see the shared one, unless each of them has another
-    decision, and all the same: headers must not tell one recipient what another one wants.
+    A single recipient gets their own verdict. Several get the shared one, unless all of them have
+    the same decision and it differs from the shared one: headers must not tell one recipient what
+    another one wants.
     """
     found = [personal.get(recipient, shared) for recipient in recipients] if personal else []
     if len(found) == 1:

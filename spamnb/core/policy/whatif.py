@@ -1,4 +1,4 @@
-"""What other costs would have decided on messages that were judged already. Pure.
+"""Which decisions other costs would have given for messages that were judged already. Pure.
 
 Three numbers say how many messages would be on the wrong side. They are of different kinds, so they
 are never added: those that people labelled (known), those that the probabilities predict
@@ -50,7 +50,7 @@ class MovedMail:
     known: int
     """those of them with a label by a person"""
     known_wrong: int
-    """those of the known that do not belong there by this label"""
+    """those of the known messages that do not belong there by their label"""
     expected_wrong: float
     """sum of the probabilities that a message does not belong there"""
 

@@ -1,1 +1,1 @@
-"""Worlds of persons who want different mail, and the models that may serve them."""
+"""Worlds of persons who want different mail, and models that can serve these persons."""

@@ -148,7 +148,7 @@ class SharedAndPersonal:
         self.model.run([Learn(example, given.label, source, given.time_us)])
 
     def forget(self, person: int, sample: Sample, time_us: int) -> None:
-        """Take back what the person's label of a message changed."""
+        """Undo what the person's label of a message changed."""
         source = _ADMIN._replace(person=self._id(person))
         self.model.run([Forget(sample.example.digest, source, time_us)])
 

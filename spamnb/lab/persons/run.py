@@ -1,4 +1,4 @@
-"""Play a world with a model: each message is scored for its recipient, who may label it then."""
+"""Play a world with a model: each message is scored for its recipient, who may then label it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ HAM, SPAM = 0, 1
 """indexes of the labels"""
 NO_PERSON = -1
 ATTACK = "attack"
-"""the kind of an attacker's labels, which are no mail of a person"""
+"""the kind of an attacker's labels, which belong to no person's mail"""
 Teaching = Literal["mistakes", "always", "never"]
 """which of their deliveries persons label: mistakes and unsure verdicts, all, or none"""
 

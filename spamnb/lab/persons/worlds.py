@@ -1,4 +1,4 @@
-"""Make worlds of sorted mail: which sender is read by which person, and who wants what.
+"""Make worlds from sorted mail: which persons read which sender, and what each of them wants.
 
     conflict     half of the senders are wanted by all of their readers; a third is wanted or not
                  by each reader, by chance; the others are unwanted by most
@@ -22,7 +22,7 @@ from spamnb.errors import UserError
 from spamnb.lab.persons.world import ATTACK, HAM, SPAM, Delivery, World
 
 FEWEST_MESSAGES = 3
-"""of a sender with several readers"""
+"""messages of a sender with several readers"""
 READERS = 3, 14
 """fewest and most readers of a sender, among 50 persons"""
 AGREED, DISPUTED = 0.5, 0.35

@@ -1,1 +1,1 @@
-"""The verdicts of this filter beside those of another one, on the same mail."""
+"""The verdicts of this filter and of another one on the same mail."""

@@ -21,7 +21,7 @@ _TRUTHS: dict[str, Truth] = {"ham": "ham", "spam": "spam"}
 
 
 class AnswerFile:
-    """The answers of a file; of several on one message the last counts."""
+    """The answers in a file; of several answers on one message, the last counts."""
 
     def __init__(self, path: str | Path, *, may_be_missing: bool = True) -> None:
         self.path = Path(path)

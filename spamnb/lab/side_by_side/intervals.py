@@ -10,7 +10,7 @@ Share = tuple[float, float]
 
 
 def exact_interval(count: int, of: int, confidence: float = CONFIDENCE) -> Share:
-    """Clopper and Pearson's two-sided interval of a share; everything is possible of none."""
+    """Clopper and Pearson's two-sided interval of a share; 0 to 1 if `of` is 0."""
     if not of:
         return 0.0, 1.0
     side = 1 - (1 - confidence) / 2

@@ -1,7 +1,8 @@
-"""Judge mail that lies in folders, in the order of its arrival, beside another filter's verdict.
+"""Judge mail in folders, in the order of its arrival, and compare with another filter's verdicts.
 
-Each message is scored before its label is learnt, by a model of its own in memory: what the filter
-would have said had it been there. Must not know where labels and the other verdicts come from.
+Each message is scored before its label is learnt, by a new model in memory: this gives the verdict
+that the filter would have given when the message arrived. Must not know where labels and the other
+verdicts come from.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ NO_LABEL = ""
 
 
 class TrialMail(NamedTuple):
-    """Where the messages are, and what is asked of each."""
+    """The messages, and how to read the other filter's verdict from each."""
 
     spans: Sequence[tuple[MessageSpan, str]]
     """messages with their labels, in the order of arrival; without a label: `NO_LABEL`"""
     mark_of: Callable[[bytes], FilterMark | None]
     filed_by_other: bool = False
-    """whether the other filter chose the folders: then spam that it filed as junk has its label
-    from it, and not from a user"""
+    """whether the other filter filed the messages: then the label of spam that it filed as junk
+    comes from that filter, and not from a user"""
 
 
 class JudgedMail(NamedTuple):
@@ -90,7 +91,7 @@ def judge(mail: TrialMail, options: Options) -> JudgedMail:
 
 
 class Judgement(NamedTuple):
-    """What the filter says of one message."""
+    """The filter's result for one message."""
 
     decision: Decision
     probability: float

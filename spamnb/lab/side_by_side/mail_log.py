@@ -1,8 +1,9 @@
-"""Count what a mail server's log says of mail that was stopped before or by other means.
+"""Count the mail that was stopped before the filters or by other means, from a mail server's log.
 
-Mail that is refused at the connection, or put off by a greylist, never reaches a filter that looks
-on, so no verdict on it can be compared. The table has the lines of Postfix with its policy servers
-and milters, Exim, and amavis. Pure: lines in, counts out; other lines are skipped.
+Mail that the server refuses at the connection, or that a greylist delays, never reaches a filter
+that only observes, so there are no verdicts on it to compare. The table has the lines of Postfix
+with its policy servers and milters, Exim, and amavis. Pure: lines in, counts out; other lines are
+skipped.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ WAYS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
 
 
 def count_ways(lines: Iterable[str]) -> dict[str, int]:
-    """How often each way occurs in a log."""
+    """How often a log shows each way to stop mail."""
     found: Counter[str] = Counter()
     for line in lines:
         part = line[:MOST_LINE]

@@ -1,8 +1,8 @@
 """Pairs of verdicts that a daemon recorded in its history.
 
 The other verdict is in the note `other` of an entry, or in the file of verdicts that the daemon
-asked for (`service/scanning/shadow.py`). The label is what users have taught since. Must not know
-the daemon.
+asked for (`service/scanning/shadow.py`). The label is the one that users have taught since then.
+Must not know the daemon.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One message with both verdicts, and what follows from a verdict. Values only."""
+"""One message with the verdicts of both filters. Values only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PairedVerdict:
     ident: str
     """unique: the hexadecimal digest"""
     name: str
-    """by which a user finds the message: a path, or the Message-ID"""
+    """a path or the Message-ID, by which a user finds the message"""
     decision: Decision
     """of this filter"""
     probability: float
@@ -35,7 +35,7 @@ class PairedVerdict:
     domains: tuple[str, ...] = ()
     """of the recipients"""
     facts: tuple[tuple[str, str], ...] = ()
-    """by what a user recognises the message: names and values"""
+    """names and values by which a user recognises the message"""
     own_ms: float | None = None
     other_ms: float | None = None
 
@@ -51,10 +51,10 @@ class PairedVerdict:
 
     @property
     def other_files(self) -> bool:
-        """Whether the other filter does."""
+        """Whether the other filter files the message as junk."""
         return self.other == "spam"
 
     @property
     def moves(self) -> bool:
-        """Whether the message would lie in another folder."""
+        """Whether this filter would put the message into another folder."""
         return self.own_files != self.other_files

@@ -2,9 +2,9 @@
 
     report_of(pairs) -> TrialReport      the same pairs in any order give the same report
 
-A filter is right if it files spam as junk, and nothing else. Users label mistakes and say nothing
-of the rest, so labelled messages are not a fair sample of all: the report never adds their numbers
-to those of the drawn sample. Pure; must not know where the pairs come from.
+A filter is right if it files spam as junk, and nothing else. Users label mistakes and no other
+messages, so labelled messages are not a fair sample of all: the report never adds their numbers to
+those of the drawn sample. Pure; must not know where the pairs come from.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DIGITS: Final = 6
 
 
 class TrialContext(NamedTuple):
-    """What is known beside the pairs."""
+    """What is known in addition to the pairs."""
 
     unmarked: int = 0
     """messages without a verdict of the other filter"""
@@ -86,7 +86,7 @@ class NewlyFiled:
     known_ham: int
     """by labels of users"""
     expected_ham: float
-    """by the probabilities, which are no promise"""
+    """by the probabilities, which may be wrong"""
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -122,7 +122,7 @@ class TrialReport:
 
     @property
     def moved(self) -> int:
-        """The number of messages that would lie in another folder."""
+        """The number of messages that this filter would put into another folder."""
         return sum(n for (own, other), n in self.agreement.items()
                    if (own == "spam") != (other == "spam"))  # fmt: skip
 
@@ -158,7 +158,7 @@ class TrialReport:
 def report_of(pairs: Iterable[PairedVerdict], context: TrialContext = PAIRS_ALONE) -> TrialReport:
     """Count the pairs; of several with one `ident` the last counts.
 
-    A message with an answer stays in the sample, also if it was trained with that label.
+    A message with an answer stays in the sample, even if it was trained with that label.
     """
     by_ident = {
         pair.ident: replace(pair, truth=None) if pair.ident in context.answers else pair

@@ -1,9 +1,9 @@
-"""A sample of the messages that two filters file differently, and what answers on it say of all.
+"""Draw messages that two filters file differently, and estimate from answers which is right.
 
 The messages without a label of a user are divided into strata by both verdicts. Each stratum gets
 its part of the sample; within it the order of a keyed hash decides, so the sample is the same on
-each run and no message can be put in front. Weights are sizes: a drawn message stands for
-`size / drawn` messages. Pure.
+each run and does not depend on the order of the messages. Weights are sizes: a drawn message
+stands for `size / drawn` messages. Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Stratum:
 
 @dataclass(frozen=True, slots=True)
 class SampleEstimate:
-    """For how many messages of all strata this filter is right, and the other one wrong."""
+    """The number of messages in all strata on which only this filter is right."""
 
     messages: int
     answered: int
@@ -52,7 +52,7 @@ class SampleEstimate:
 
 
 def strata_of(pairs: Sequence[PairedVerdict], most: int, seed: int = 1) -> tuple[Stratum, ...]:
-    """Draw at most `most` messages, but one of each stratum."""
+    """Draw at most `most` messages, but at least one of each stratum."""
     cells: dict[tuple[OtherVerdict, OtherVerdict], list[PairedVerdict]] = {}
     for pair in pairs:
         if pair.moves and pair.truth is None:
@@ -70,7 +70,7 @@ def _rank(pair: PairedVerdict, seed: int) -> bytes:
 
 
 def _shares(sizes: list[int], most: int) -> list[int]:
-    """Parts of the sample: a tenth each as far as it has messages, the rest by size."""
+    """Parts of the sample: for each stratum up to a tenth of `most`, then the rest by size."""
     least = max(1, most // 10)
     counts = [min(size, least) for size in sizes]
     for _ in range(most - sum(counts)):
@@ -82,7 +82,7 @@ def _shares(sizes: list[int], most: int) -> list[int]:
 
 
 def estimate(strata: Sequence[Stratum], answers: Mapping[str, Truth]) -> SampleEstimate:
-    """What the answers on drawn messages, by `ident`, say of all messages of the strata."""
+    """Estimate all messages of the strata from the answers on drawn messages, by `ident`."""
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(strata))
     answered, middle, low, high = 0, 0.0, 0.0, 0.0
     for stratum in strata:

@@ -4,10 +4,10 @@ Two estimates for a sample of messages. *By the scores*: the least error of any 
 the filter's score. Scores have one dimension, which a sample covers, so the bounds of Cover and
 Hart hold up to sampling error, which is allowed for. *By the words*: the error of taking the label
 of the message with the most similar words. Words have too many dimensions for any sample:
-neighbours are far, so their error is too large, and so would be a lower bound computed from it
-(2.5 % on generated mail, where the filter's error is 0.65 %: decision 0024). It is reported as a
-bound only where the neighbours err less than the filter. Otherwise no bound tighter than the
-filter's error is known.
+neighbours are far apart, so their error is too large, and a lower bound from it would be, too
+(2.5 % on generated mail, where the filter's error is 0.65 %: decision 0024). The error by the words
+is reported as a bound only where the neighbours err less than the filter. Otherwise no bound
+tighter than the filter's error is known.
 
 Pure functions; must not know models, mail or protocols. An unknown value is None.
 """
@@ -50,7 +50,7 @@ class BayesErrorEstimate:
     nearest_by_words: float
     """error of taking the label of the message with the most similar words"""
     words_at_least: float | None
-    """95 % lower bound of the error by words, for large samples; None: unknown, for the
+    """95 % lower bound of the error by words, for large samples; None: unknown, because the
     neighbours err no less than the filter"""
 
     def as_dict(self) -> dict[str, object]:

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 OUTBOX_BYTES = 1 << 30
-"""most disk space of the corrections that wait for the log; here, because the settings are read by
-commands that do without numpy"""
+"""The most disk space for corrections that wait for the log. It is defined here because commands
+that do not import numpy read the settings."""

@@ -6,9 +6,10 @@ that one transaction of one host has made; the seq of an event is its place in t
 * `append` adds an entry only if it was computed at the head: if the last event of the log is the
   one before the first of the entry. It is atomic, and durable when it returns.
 * A host numbers its events from 1 on (`start` to `upto` of a draft). The log refuses numbers that
-  it has, so an append that is repeated after a lost answer is never twice in the log.
-* While a host holds the write lease, the log refuses the others, so that each gets its turn. An
-  expired lease does no harm, because the comparison with the head is what keeps the order.
+  it already has, so an append that is repeated after a lost answer is in the log only once.
+* While a host holds the write lease, the log refuses appends of the other hosts, so that each host
+  gets its turn. An expired lease does no harm, because the comparison with the head keeps the
+  order.
 * A log whose keeper was restarted is unsettled: it may have lost entries, and refuses appends until
   the hosts have reported what they hold (`settle`). A host that has entries after the end of the
   log gives them back (`restore`).
@@ -19,8 +20,8 @@ that one transaction of one host has made; the seq of an event is its place in t
 `MemoryLog`, `ValkeyLog` and `PostgresLog` of `endpoints.fleet` implement it;
 `tests/contract/test_fleet_log.py` runs against all of them.
 
-Failure: LogAwayError if the keeper of the log does not answer, or refuses to work. An append that
-raises it may be in the log or not.
+Failure: LogAwayError if the keeper of the log does not answer, or refuses to work. If an append
+raises it, its entry may be in the log or not.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import NamedTuple, Protocol
 MOST_BYTES = 8 << 20
 """size of one entry's body: a thousand messages of a bulk training take 3 MB"""
 FRESH_S = 15.0
-"""A beat proves for so long that its host lives; a report of `settle` counts for so long."""
+"""For so many seconds, a beat proves that its host is alive, and a report of `settle` counts."""
 DAY_S = 86_400.0
 SNAPSHOT_S = 172_800
 """how long a log keeps a snapshot"""
@@ -57,7 +58,7 @@ class Head(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """What a host tells of itself every few seconds."""
+    """What a host reports about itself every few seconds."""
 
     host: str
     ident: str
@@ -66,7 +67,7 @@ class Beat(NamedTuple):
     """the last event that it has"""
     chain: str
     fingerprint: str
-    """of its numbers at that event"""
+    """of the model's numbers at that event"""
     level: int
     """the newest version of entries that it reads"""
     version: str
@@ -83,7 +84,7 @@ class Asked(NamedTuple):
     """A question of another host."""
 
     ident: str
-    """its random name, without blanks; the answer has it, too"""
+    """the random name of the question, without blanks; its answer has the same name"""
     body: bytes
 
 
@@ -159,8 +160,8 @@ def outcome_of(draft: Draft, head: Head | None, writer: str, recorded: int) -> O
 def host_mark(host: str) -> bytes:
     """Return the first bytes of all signatures that a host gives.
 
-    They say which host has the verdict in its history. Two hosts may have the same: then both are
-    asked.
+    They say which host has the verdict in its history. Two hosts may have the same mark: then both
+    are asked.
     """
     return blake2b(host.encode(), digest_size=HOST_BYTES, person=b"spamnb host").digest()
 
@@ -183,9 +184,10 @@ class FleetLog(Protocol):
     def settle(self, host: str, seq: int, wait_s: float) -> bool:
         """Report which event is the last that a host has; return whether the log is settled.
 
-        It is, if it has all that the hosts have reported, and either all that have beaten within a
-        day have reported, or `wait_s` are over since the first one. A report counts for some
-        seconds, so a host that has ended holds up nothing.
+        The log is settled if it has all events that the hosts have reported, and either all hosts
+        with a beat within the last day have reported, or `wait_s` have passed since the first
+        report. A report counts for some seconds, so a host that has ended does not block the
+        others.
         """
 
     def restore(self, epoch: str, before: str, entry: LogEntry) -> bool:
@@ -204,20 +206,21 @@ class FleetLog(Protocol):
         """Set the version of entries that the hosts write, if there is a log."""
 
     def clear(self) -> None:
-        """Remove the log and its state, to make it anew; the snapshot and the beats stay."""
+        """Remove the log and its state before it is made anew; snapshot and beats stay."""
 
     def beat(self, beat: Beat) -> int:
-        """Record that a host is alive; return the time by the keeper's clock, in microseconds.
+        """Record that a host is alive; return the keeper's time in microseconds.
 
-        FleetError if another host, with another `ident`, has beaten under this name just now.
-        Drops entries that the snapshot has, and all hosts that have beaten within a day.
+        FleetError if another host, with another `ident`, has just sent a beat under this name.
+        Drops the entries that are in the snapshot and that all hosts with a beat within the last
+        day have followed.
         """
 
     def skip(self, last: int, permit: bytes) -> None:
         """Keep the permit to pass over the entry that ends with event `last`."""
 
     def skipped(self, last: int) -> bytes | None:
-        """Return that permit, if there is one."""
+        """Return the permit of `skip` for this entry; None if there is none."""
 
     def beats(self) -> list[Beat]:
         """Return the newest beat of each host, with its age."""
@@ -235,10 +238,10 @@ class FleetLog(Protocol):
         """Give a host the write lease for some milliseconds; False if another one holds it."""
 
     def give_write_lease(self, host: str) -> None:
-        """Take the write lease back, if this host holds it."""
+        """End the write lease, if this host holds it."""
 
     def put_snapshot(self, parts: Iterable[bytes], seq: int = 0) -> None:
-        """Replace the snapshot, when all parts are there; it is kept for some days.
+        """Replace the snapshot as soon as all parts are stored; it is kept for some days.
 
         `seq` is its last event.
         """

@@ -75,7 +75,7 @@ class MemoryLog:
         self._changed.notify_all()
 
     def restart(self, lost: int = 0) -> None:
-        """Do as a server that is restarted, and has lost the newest entries."""
+        """Act like a server that was restarted and has lost the newest entries."""
         with self._changed:
             head, kept = self._head, len(self._entries) - lost
             gone = self._entries[kept:]

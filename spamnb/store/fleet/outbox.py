@@ -1,17 +1,17 @@
-"""The outbox of a host: what waits for the fleet, and the pins that it sets.
+"""The outbox of a host: lessons and questions that wait for the fleet, and the pins of lessons.
 
     lessons   u64 number -> u8 flags | body (`store.fleet.body`) of one event that changes nothing
     pins      label key  -> u64 number of the lesson | i16 label
-    questions u64 number -> JSON: a correction whose verdict another host has to tell
+    questions u64 number -> JSON: a correction of a verdict in the history of another host
     meta      "last"     -> u64 number of the last lesson or question
 
 The event of a lesson says what is to be learnt; the words are the texts of the message's features.
 The mark of the body is that of the transaction in which the lesson was tried, or is to be recorded.
-A pin is the label that a message was given by its newest waiting lesson: until the lesson is
-learnt, the message is judged by it. Numbers grow, and are big-endian as keys.
+A pin is the label that the newest waiting lesson gives a message: until the lesson is learnt, the
+pin decides the verdict on the message. Numbers grow, and are big-endian as keys.
 
-It is an LMDB environment of its own in the home: the model is the same on all hosts, the outbox is
-not. The learner writes it; workers read the pins. Failure: StoreErrors.
+The outbox is an LMDB environment of its own in the home, because the model is the same on all
+hosts, and the outbox is not. The learner writes it; workers read the pins. Failure: StoreErrors.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ Result = TypeVar("Result")
 
 
 class Lesson(NamedTuple):
-    """What is to be learnt when the log is back."""
+    """A correction that is applied when the log answers again."""
 
     event: Event
-    """what it is to become; its seq is the number of the lesson"""
+    """the event that the lesson will become; its seq is the number of the lesson"""
     words: Words
     mark: bytes
     again: bool = False
-    """take further steps if the message has this label already"""
+    """whether to take further steps if the message has this label already"""
     undone: bool = False
-    """it was taken back while it waited"""
+    """whether it was undone while it waited"""
 
     @property
     def number(self) -> int:
@@ -78,17 +78,17 @@ class Lesson(NamedTuple):
 
 
 class WaitingQuestion(NamedTuple):
-    """A correction whose verdict another host has to tell."""
+    """A correction of a verdict in the history of another host."""
 
     number: int
     time_us: int
     hosts: tuple[str, ...]
-    """those that did not answer; an empty name: any host"""
+    """the hosts that did not answer; an empty name: any host"""
     feedback: dict[str, Any]
 
 
 class OutboxState(NamedTuple):
-    """How much waits."""
+    """How much waits in the outbox."""
 
     waiting: int
     """lessons and questions"""
@@ -285,7 +285,7 @@ def _pinned(tables: Tables, keys: Sequence[bytes]) -> dict[bytes, int]:
 
 
 def _pin(tables: Tables, lesson: Lesson) -> None:
-    """Judge the message of a lesson by its label; after a forget, by the model."""
+    """Let the label of a lesson decide the verdict on its message; after a forget, the model."""
     event = lesson.event
     if event.after != NO_LABEL:
         tables["pins"].put(event.label_key, _PIN.pack(lesson.number, event.after))

@@ -21,18 +21,18 @@ class Recorded(NamedTuple):
     """What one host has appended to the log."""
 
     events: int
-    """in all; a retry of an append whose answer was lost is known by it"""
+    """their number; it shows that an append was stored although its answer was lost"""
     chain: str
     """of the host's last entry"""
     mark: str = ""
-    """of the host's last entry: a lesson that waited is known by it"""
+    """of the host's last entry; it shows that a waiting lesson was stored"""
 
 
 class FleetPosition(NamedTuple):
     """The last event of the log that a store holds."""
 
     epoch: str
-    """random name of the history; a log with another one is not this store's"""
+    """random name of the history; a log with another epoch does not belong to this store"""
     seq: int
     chain: str
     """hash of all entries up to this event"""

@@ -1,11 +1,11 @@
-"""`RowSums`: sums over everything that a model's events change, by which hosts are compared. Pure.
+"""`RowSums`: sums over all values that events change; hosts compare their models by them. Pure.
 
     u64 rows | u64 texts | u64 persons | u64 dropped
 
-The sums are corrected where rows change, by the old and the new row, so they cost no scan; see
+Each change of a row updates the sums by the old and the new row, so they need no scan; see
 `weights` for what is added. Each host drops persons when their labels are old in its own journal.
-`persons` is the sum of what events have taught, which is the same on all hosts; `dropped` is the
-part of it that this host no longer has.
+`persons` is the sum over all events, which is the same on all hosts; `dropped` is the part of this
+sum that belongs to persons that this host has dropped.
 
 Failure: inconsistent bytes raise StoreDamagedError.
 """
@@ -38,7 +38,7 @@ class RowSums(NamedTuple):
         return RowSums(*((a + b) & MASK for a, b in zip(self, changes, strict=True)))
 
     def same(self, scanned: RowSums) -> bool:
-        """Return whether a scan of this host's rows has found what these sums say."""
+        """Return whether a scan of this host's rows gives the same sums."""
         return self.plus(persons=-self.dropped)[:3] == scanned[:3]
 
     def encode(self) -> bytes:

@@ -4,8 +4,8 @@
     hmac        u8 2 | 32 bytes tag | body                      HMAC-SHA256
 
 Both bind the body to its place (epoch, host, events): the keeper of the log can neither forge nor
-change nor move an entry. Only the first one is secret, and it needs the package `cryptography`;
-entries name persons and contain words of mail. Each has its own key, derived from the fleet's.
+change nor move an entry. Only ChaCha20-Poly1305 hides the body, which names persons and contains
+words of mail; it needs the package `cryptography`. Each has its own key, derived from the fleet's.
 
 Failure: FleetError for bytes that are sealed otherwise, by another key, or for another place.
 """

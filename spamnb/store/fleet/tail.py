@@ -1,11 +1,11 @@
-"""The newest entries of the log as this host has folded them: what a server has lost, it gets back.
+"""The newest entries that this host has folded: it returns them to a server that has lost them.
 
     tail/new, tail/old    records: u32 length | u32 CRC-32 | texts before, host, chain
                           varints upto, first, last | chunk body
 
-An entry is written before the transaction that folds it is committed, without a sync: it is needed
-only if the server loses it, and then any host that has it will do. `new` becomes `old` when it is
-full. An incomplete record ends what is read of a file, and the next write begins a new one.
+An entry is written before the transaction that folds it is committed, without a sync: the entry is
+needed only if the server loses it, and then any host that has it can return it. `new` becomes `old`
+when it is full. A file is read up to the first incomplete record, which the next write removes.
 
 Failure: StoreFullError and StoreAccessError where the file system refuses.
 """

@@ -1,8 +1,9 @@
 """What rows, texts and persons add to the sums of a model, and the scan of all of them.
 
 Every number is multiplied by a secret weight of its column and of its feature, and added modulo
-2^64. The weights are odd, so one number that differs always changes its sum; several that differ
-remain unseen with a chance of about 2^-64. They come from the model's key, which all hosts have.
+2^64. The weights are odd, so one number that differs always changes its sum; the chance that
+several that differ leave it equal is about 2^-64. The weights come from the model's key, which all
+hosts have.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from spamnb.store.rows.codec import empty_rows
 _WORDS_AT_ONCE = 1 << 14
 _TEXT_BYTES = 256
 _FACTORS = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
-"""those of MurmurHash3's last step"""
+"""the factors of MurmurHash3's last step"""
 _HALF, _ODD = np.uint64(33), np.uint64(1)
 
 
@@ -35,7 +36,7 @@ class Weights:
         others = (labels - 1) << PLACE_BITS
         numbers = np.arange(2 * labels + 4 + _TEXT_BYTES + others, dtype=np.uint64)
         cuts = 2 * labels + 1, 2 * labels + 4, 2 * labels + 4 + _TEXT_BYTES
-        # Numbers this small are no ids: those are hashes.
+        # Such small numbers do not occur as ids, because ids are hashes.
         self._columns, self._words, self._bytes, places = np.split(self._mixed(numbers), cuts)
         self._places = places.reshape(labels - 1, -1)
 

@@ -2,16 +2,17 @@
 
     record   magic, 4 bytes | u32 length | u32 CRC-32 of the data | data (see `entry`)
 
-A record costs one write(2), 5 us, and 37 us later in a transaction of hundreds. A transaction for
-each record would make scoring a single message 7 to 9 % slower. Records are appended under a lock
-(flock) that processes share; the process that moves them into the tables empties the file. A writer
-that is killed, and a power cut, can leave incomplete records: the reader looks for the next magic
-with a correct length and sum. Two bytes of the magic never occur in UTF-8, so a Message-ID cannot
-contain a record that is found when the record around it is incomplete.
+A record costs 5 us now, for one write(2), and 37 us later, in a transaction of hundreds of records.
+A transaction for each record would make scoring a single message 7 to 9 % slower. Records are
+appended under a lock (flock) that processes share; the process that moves them into the tables
+empties the file. A writer that is killed, and a power cut, can leave incomplete records: the reader
+looks for the next magic with a correct length and sum. Two bytes of the magic never occur in UTF-8,
+so a Message-ID cannot contain a record that is found when the record around it is incomplete.
 
-The lock belongs to the open file, which threads and a forked child would share: threads use a lock
-of the process, and a child closes the file. A process opens a folder's file once, like its LMDB
-environment, so both always belong to the same folder, even after another folder takes its path.
+The lock belongs to the open file, which threads and a forked child would share. So threads use a
+lock of the process, and a child closes the file. A process opens a folder's file only once, like
+its LMDB environment, so both always belong to the same folder, even after another folder takes its
+path.
 
 Must not know the tables. Failure: StoreFullError and StoreAccessError where the file system
 refuses; a failed `add` leaves nothing in the file.
@@ -94,8 +95,8 @@ class AppendFile:
     def emptying(self, seen: bytes) -> Iterator[bytes]:
         """What was added since `seen` was read; the file is empty after the block, unless it fails.
 
-        No process can add within the block, so the caller stores `seen` before: the block gets the
-        little that was added meanwhile, or everything if another process emptied the file.
+        No process can add within the block, so the caller stores `seen` before it. The block gets
+        the records that were added meanwhile, or all records if another process emptied the file.
         """
         with self._locked() as handle:
             raw = _whole(handle)

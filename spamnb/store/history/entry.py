@@ -55,7 +55,8 @@ def encode_entry(entry: HistoryEntry) -> bytes:
     """u8 version | u8 has times | i64 time_us | f64 probability | f64 log_odds | signature.
 
     Then chunk digest | text message_id, label, decision | chunk notes (JSON, or empty) | varint G
-    | G * ids | [ints times]. Ids with all bytes raw: written for every message, and seldom read.
+    | G * ids | [ints times]. Ids are stored with all bytes raw, because they are written for every
+    message and seldom read.
     """
     notes = json.dumps(entry.notes).encode() if entry.notes else b""
     parts = [

@@ -33,13 +33,14 @@ class Flusher:
             self._due.set()
 
     def _loop(self) -> None:
-        # Asked each time: `stop` may come between the wait's end and `clear`, which hides it.
+        # Checked each time: `stop` may be called between the end of the wait and `clear`, which
+        # would hide it.
         while not self._stop.is_set():
             self._due.wait()
             if self._stop.wait(_FLUSH_S):
                 return
             self._due.clear()
-            # The next `add` reports what fails here; this thread must go on until then.
+            # The next `add` reports the failure; this thread must go on until then.
             with suppress(SpamnbError):
                 self._run()
 

@@ -1,7 +1,7 @@
 """Replace the history by one with changed entries, so that nothing of the old ones is left.
 
 The new history is written beside the old one and renamed into its place. No process may have the
-history open. A kill leaves the old history, or the new one; if it comes between the two renames,
+history open. A kill leaves the old history or the new one; after a kill between the two renames,
 the next call completes them.
 """
 
@@ -31,7 +31,7 @@ def rewrite(folder: Path, limits: HistoryLimits, change: Change) -> int:
     """Write each entry as `change` returns it, or not at all for None; return how many changed."""
     fresh, old = folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
     if fresh.is_dir() and not folder.is_dir():
-        fresh.rename(folder)  # a kill between the two renames
+        fresh.rename(folder)  # after a kill between the two renames
     for left in (fresh, old):
         shutil.rmtree(left, ignore_errors=True)
     if not folder.is_dir():

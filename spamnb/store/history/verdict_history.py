@@ -1,7 +1,7 @@
 """Recent verdicts with their feature ids, so that a correction needs no message body.
 
-The history has a folder of its own beside the model, because its guarantees differ: it takes
-thousands of entries an hour, keeps them for weeks, and may lose the last second.
+The history has a folder of its own beside the model, because its guarantees differ: it gets
+thousands of entries an hour, keeps them for weeks, and may lose those of the last second.
 
     fresh       recently added entries                     records (see `append_file`)
     data.mdb, lock.mdb                                     the other entries, in LMDB tables:
@@ -22,18 +22,18 @@ the tables is skipped, so an entry that is moved twice, after a kill or by two p
 once.
 
     process killed            no entry that `add` accepted is lost
-    power cut                 the last second is lost
+    power cut                 the entries of the last second are lost
     no room for `fresh`       `add` fails
     no room for the tables    entries stay pending and are not found; when many are, `add` fails
     the limit is reached      the oldest entries are deleted
     tables damaged            set aside; a new history starts with the pending entries; `warning`
-    set aside by another      noticed within a second of an `add`, and by readers; reopened
+    set aside by another      noticed within a second of an `add`, and by readers; then opened anew
 
 LMDB does not sync before a commit returns here, so a power cut can leave inconsistent pages, and
 LMDB ends the process when it reads some of them. So the folder records the boot in which it is
-open, until the last process closes it: if that is another boot, the file is checked byte by byte
-first (`lmdb.verify`). A damaged history is renamed and replaced by a new one; neither this nor an
-unreadable entry is an error.
+open, until the last process closes it. If it records another boot when it is opened, the file is
+first checked byte by byte (`lmdb.verify`). A damaged history is renamed and replaced by a new one;
+neither this nor an unreadable entry is an error.
 
 Must not know the model. Failure: StoreFullError, StoreAccessError, StoreBusyError.
 """
@@ -106,7 +106,7 @@ class History:
         self._limits = limits
         self.warning = ""
         """what was set aside, and why; empty if nothing was"""
-        # Small enough that the tables, with it, stay far below the size of the map.
+        # Small enough that the tables, with all pending entries, stay far below the map size.
         self._max_pending = min(_MAX_PENDING, limits.limit_bytes // 8)
         self._max_entry = limits.limit_bytes // 2
         self._closed = False
@@ -140,9 +140,9 @@ class History:
             return self._share()
 
     def _share(self) -> Environment:
-        # A transaction copies what it changes, at most everything, and pages that the last one
-        # freed are not free for it yet; so far beyond the limit, or beyond a file made under a
-        # higher limit.
+        # A transaction copies the pages that it changes, at most all of them, and cannot use the
+        # pages that the last one freed. So the map must be much larger than the limit, or than a
+        # file that was made under a higher limit.
         data, limit = self._folder / DATA_FILE, self._limits.limit_bytes
         size = data.stat().st_size if data.exists() else 0
         plan = EnvironmentConfig(
@@ -151,7 +151,7 @@ class History:
         if size:
             with suppress(StoreMissingError):
                 return share(plan, create=False)
-        # New; or another process is just creating it, or was killed while creating it.
+        # The file is new, or another process is creating it or was killed while creating it.
         return share(plan, create=True)
 
     def _set_aside(self, why: str) -> None:
@@ -185,7 +185,7 @@ class History:
             if not self._append_file.in_place():
                 self._start_again("it was taken away")
             elif not self._environment.is_open:
-                # There was no room for it when the new folder was created.
+                # There was no room for the tables when the new folder was created.
                 self._environment = self._share()
 
     def _start_again(self, why: str) -> None:
@@ -238,7 +238,7 @@ class History:
             self._with_recovery(self._move_all)
 
     def _move_to_read(self) -> None:
-        """The same before reading; without room for them, the tables can still be read."""
+        """The same before reading; if there is no room for them, the tables can still be read."""
         self._reopen_if_moved()
         if self._pending_bytes():
             with suppress(StoreError):
@@ -305,7 +305,7 @@ class History:
         self._with_recovery(lambda: self._environment.sync())  # noqa: PLW0108 - it is replaced
 
     def expire(self, now_us: int) -> int:
-        """Delete entries beyond the age limit, and the oldest beyond the size limit; how many."""
+        """Delete entries beyond the age limit and the size limit, oldest first; return how many."""
         self._move_to_read()
         gone = self._with_recovery(lambda: self._delete_before(now_us) + self._shrink())
         if gone:
@@ -320,7 +320,7 @@ class History:
         return gone
 
     def _shrink(self) -> int:
-        """Delete the oldest entries while there are too many, before the map is full; how many."""
+        """Delete the oldest entries beyond the size limit; return how many."""
         gone = 0
         while self._bytes() > self._limits.limit_bytes:
             done = self._delete_oldest(None, min(_EXPIRE_BATCH, 1 + self._count() // 16))
@@ -441,7 +441,7 @@ class History:
 
 
 def _delete_oldest(tables: Tables, kept: tuple[int, int] | None, most: int) -> int:
-    """Delete the oldest entries (from before a span of time)."""
+    """Delete the oldest entries (only those before the span of time `kept`, if it is given)."""
     chunks = ChunkedValues(tables["entries"])
     batch = [(seq, _entry_keys(data)) for seq, data in islice(chunks.up(0, None), most)]
     if kept is not None:

@@ -4,7 +4,7 @@ Handled without an error: a full map (grown, and the transaction run again); a m
 process has grown (adopted); reader slots left by dead processes (cleared) or all in use (waited
 for); too little address space for the map (a smaller map); two stores of one process in one folder
 (they share an environment, because POSIX locks belong to the process and closing a second one would
-drop the locks of the first). Not possible is use after a fork: the child never touches the
+drop the locks of the first). Use after a fork is not possible: the child never touches the
 inherited environment, and using it raises a BugError.
 
 Durability: sync on, writemap off; LMDB writes the pages, calls fdatasync, and writes the meta page
@@ -77,7 +77,8 @@ class Environment:
         """the parent's environment, kept referenced: closing it would change its lock table"""
         self._dbs: dict[str, Any] = {}
         self.mapped: dict[str, Any] = {}
-        """what callers derived from addresses in the map; emptied when the map moves or ends"""
+        """values that callers derived from addresses in the map; emptied when the map is
+        moved or closed"""
         self._open()
 
     def _new_locks(self) -> None:
@@ -179,7 +180,7 @@ class Environment:
             raise _mapped(error, self.config.path) from error
 
     def _was_replaced(self) -> bool:
-        """Return whether the path has another file: the lock file counts the writes of that one."""
+        """Return whether the path now has another file, whose writes the lock file counts."""
         return inode_of(self.config.path) not in (0, self._inode)
 
     def after_fork(self) -> None:
@@ -334,7 +335,7 @@ class Environment:
     def _grow_ahead(self) -> None:
         """Grow the map before a transaction if less than a quarter of the used space is free.
 
-        It avoids running most transactions twice; a transaction that needs more is run again.
+        So most transactions need not run twice; a transaction that needs more room runs again.
         """
         info = self._env.info()
         used = (info["last_pgno"] + 1) * self.page_bytes
@@ -384,7 +385,7 @@ class Environment:
         return int(self._env.info()["last_pgno"]) + 1
 
     def last_change(self) -> int:
-        """Return the number of the last committed transaction; takes 1 us, a snapshot takes 5."""
+        """Return the number of the last committed transaction; takes 1 us; a snapshot takes 5."""
         self._ready()
         return int(self._env.info()["last_txnid"])
 
@@ -445,7 +446,7 @@ _REFUSED = ("Permission denied", "Read-only file system", "Operation not permitt
 def _mapped(error: lmdb.Error, path: Path) -> StoreError:
     """Return the StoreError for an LMDB error."""
     text = f"{path}: {str(error).removeprefix(f'{path}: ')}"
-    # LMDB reports an incomplete write as an I/O error: usually the disk was filled by it.
+    # LMDB reports an incomplete write as an I/O error; usually the disk is full.
     full = any(words in text for words in _FULL) or ("Input/output" in text and no_room(path))
     if isinstance(error, lmdb.DiskError) or full:
         return StoreFullError(text, hint="free disk space")

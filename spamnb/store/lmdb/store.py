@@ -62,7 +62,7 @@ class LmdbStore:
         return self._environment
 
     def last_change(self) -> int:
-        """Return a number that is another one after each change."""
+        """Return a number that differs after each change."""
         return self.environment.last_change()
 
     @contextlib.contextmanager
@@ -96,7 +96,7 @@ class LmdbStore:
         return TableWriteView(Tables(**tables), self._recipe, self._cache(), self._page_bytes)
 
     def _cache(self) -> RowCache:
-        """Return what this process keeps of the rows, as long as the map stays where it is."""
+        """Return the rows that this process keeps; they are valid until the map is moved."""
         mapped = self.environment.mapped
         cache: RowCache = mapped.get("rows") or mapped.setdefault("rows", RowCache())
         return cache

@@ -98,8 +98,8 @@ def row_type(labels: int) -> np.dtype[np.void]:
 def opaque_rows(rows: Rows) -> Rows:
     """The same memory with each row as one opaque value.
 
-    Assigning structured rows by an index takes six times as long, and `rows[index]` ten times;
-    with `take` there is little between them.
+    Assigning structured rows by an index takes six times as long, and `rows[index]` ten times; with
+    `take` both take about the same time.
     """
     return rows.view(f"V{rows.itemsize}")
 
@@ -134,12 +134,12 @@ def joined(parts: Sequence[RowSet]) -> RowSet:
 
 
 def newest(parts: Sequence[RowSet]) -> RowSet:
-    """One set of all: of an id in several the row of the last."""
+    """All sets as one; for an id in several sets, the row of the last set."""
     if len(parts) == 1:
         return parts[0]
     rows = joined(parts)
     order = order_of(rows.ids)
-    # The last of equal ids is before a change.
+    # The last of several equal ids is the one before a change.
     return rows.take(order[np.roll(changes(rows.ids.take(order)), -1)])
 
 
@@ -183,7 +183,7 @@ def _written_updates(event: Event) -> tuple[Update, ...]:
 
 
 class EncodedEvent(Event):
-    """An event that was read, with its bytes: it is stored again as it is. A copy has none."""
+    """An event with the bytes that it was read from, to store them unchanged. A copy has none."""
 
     encoded = b""
 
@@ -239,7 +239,7 @@ def encode_event(event: Event) -> bytes:
 
 
 def _has_person(event: Event) -> bool:
-    """Whether an event is written as one of a person, also if the person is erased."""
+    """Whether an event is written with a person; this is also so if the person is erased."""
     return event.person != 0 or event.kind == EventKind.ERASED
 
 
@@ -383,7 +383,7 @@ def decode_totals(data: Buffer) -> Totals:
 
 @lru_cache(maxsize=4)
 def _decoded_totals(data: bytes) -> Totals:
-    """The totals of one snapshot are read for each message: 20 us, and 5 us to copy them."""
+    """Cached, because a snapshot's totals are read for each message: 20 us, a copy takes 5 us."""
     reader = ByteCursor(data)
     if (version := reader.byte()) != VERSION:
         raise StoreVersionError(f"totals of version {version}, this program reads {VERSION}")

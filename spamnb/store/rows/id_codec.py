@@ -10,8 +10,9 @@ a loop: the low bytes of every id are stored as they are, the high bits become a
     bitmap      bit (id >> 8b) + i is set for the i-th id; first bit is the highest of its byte;
                 n + 2^(64-8b) bits, filled up to a byte (no bitmap if b = 8)
 
-Gap coding with varints was worse: 8.2 bytes an id against 7.25 and a Python loop to read it. Low
-widths that are no multiple of eight would save 0.1 byte an id and cost the plain byte view.
+Gap coding with varints was worse: 8.2 bytes an id against 7.25, and a Python loop to read it. Low
+parts that are no whole number of bytes would save 0.1 byte an id, but could not be read as plain
+bytes.
 
 Integers: u8 width (0, 1, 2, 4 or 8; 0 says that all are zero), then the values, little endian.
 

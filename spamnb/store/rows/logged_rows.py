@@ -11,7 +11,7 @@ that changes many rows (bulk training) writes all segments at once and leaves an
 
 A row is read from the log if the log has it, else from its segment. A logged row is never older
 than the one in its segment, so it does not matter whether it has been written there meanwhile. A
-row without counts and corrections stands for a removed one. Each process keeps the rows of the log
+row without counts and corrections stands for a removed row. Each process keeps the rows of the log
 in a `RowTable`, and reads only the values that were added since.
 
 Knows no engine. Invariants: values follow each other without a gap; every row logged before `first`
@@ -42,12 +42,12 @@ LEAST_BITS, MOST_BITS = 12, 19
 _DAMAGED_BITS = 24
 """No program writes so large a capacity; memory for it is reserved before the log is read."""
 _WHOLE_SHARE = 8
-"""A transaction of so large a part of the capacity writes all segments: else it writes an eighth of
-them at least."""
+"""A transaction that changes at least one such part of the capacity (an eighth) writes all
+segments, because it would have to write at least an eighth of them in any case."""
 _ROWS_A_VALUE = 8192
 _ROWS_A_STEP = 1 << 16
-"""Logged rows that are read together: the longest log takes 40 ms, and 120 value by value. Reading
-all of it together left 17 MB more in the process."""
+"""Logged rows that are read together: the longest log takes 40 ms, read value by value 120. Reading
+all of it at once left 17 MB more in the process."""
 _ROOM = 5 / 4
 """Room for logged rows in memory, as a multiple of the capacity. Rows stay there after they were
 written to their segments; when there is no room, the log is read again."""
@@ -97,10 +97,10 @@ class RowCache:
 
     It follows the snapshot that was read last; to read an older one, it starts anew.
 
-    Addresses are those of the snapshot that is read: each transaction that writes segments makes
-    the log longer, so the log's last position names the segments of a snapshot; they are written
-    only at the end of a transaction, after its last look-up; the log says which ones were replaced
-    between two positions; and LMDB keeps the pages of an open snapshot.
+    Addresses are always those of the snapshot that is read. Each transaction that writes segments
+    makes the log longer, so the log's last position identifies the segments of a snapshot. Segments
+    are written only at the end of a transaction, after its last look-up. The log shows which of
+    them were replaced between two positions, and LMDB keeps the pages of an open snapshot.
     """
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class RowCache:
             self._places.fill(ids.take(others), out, others)
 
     def logged(self, view: LoggedRows, first: int = 0, last: int = _LAST_ID) -> RowSet:
-        """The logged rows of the ids from `first` to `last`, and others as they are stored."""
+        """The logged rows of ids from `first` to `last`; some may be in segments by now."""
         with self._lock:
             self._follow(view)
             return self._recent.between(first, last)
@@ -130,7 +130,7 @@ class RowCache:
             return self._places.count
 
     def _follow(self, view: LoggedRows) -> None:
-        view.meta.get(LOG_KEY)  # LMDB refuses this after the transaction; addresses do not
+        view.meta.get(LOG_KEY)  # fails after the transaction; addresses would not
         state, start, segments = view.state, self._last, view.segments
         if start == state.last:
             return
@@ -215,7 +215,7 @@ class LoggedRows:
             return
         stop, rows = old.last + changed, self._cache.count(self) + changed
         capacity = max(old.capacity, _capacity(rows))
-        # `_write` reads the log, perhaps all of it, so nothing may have been added to it.
+        # `_write` may read the whole log, so this transaction must not have added to it yet.
         if changed >= old.capacity // _WHOLE_SHARE or capacity > old.capacity:
             self._write([*self.segments.numbers], bits_for(rows))
             state = LogState(capacity, self._delete(stop, stop), stop)
@@ -260,5 +260,5 @@ class LoggedRows:
 
 
 def _capacity(rows: int) -> int:
-    """Half of the rows to all of them: a smaller log would be written to segments more often."""
+    """Between half of the rows and all: a smaller log would be written to segments more often."""
     return 1 << min(max(rows.bit_length() - 1, LEAST_BITS), MOST_BITS)

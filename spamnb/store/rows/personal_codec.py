@@ -5,9 +5,8 @@ All numbers are little endian; K - 1 values for each place, those of the second 
     u8 0 | u16 count | u16 place[count], rising | i32 value[K - 1, count]
     u8 1 | i32 value[K - 1, places]
 
-The first form has the places that are not zero; it is used while it is shorter, which is below
-two thirds of all places with two labels. A person with 3 labels given takes 8 KB, and 64 KB is the
-most.
+The first form has the places that are not zero; it is used while it is shorter: with two labels,
+below two thirds of all places. A person that has given 3 labels takes 8 KB; the most is 64 KB.
 
 Failure: inconsistent bytes raise StoreDamagedError, an unknown form StoreVersionError.
 """

@@ -3,7 +3,7 @@
     person u64     live corrections           base person u64     those of the checkpoint
 
 The id is big-endian, so entries are in its order. A model without persons has none of these
-entries, and is as it was before persons. A row without corrections is removed.
+entries. A row without corrections is removed.
 
 Failure: what decoding raises.
 """

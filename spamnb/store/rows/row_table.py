@@ -1,8 +1,8 @@
 """`RowTable`: rows in memory, in a hash table of numpy arrays. Pure.
 
-Ids are uniform hashes, so their top bits are the hash. `heads` has for each of these the place of
-the newest entry, `next` for each entry the place of the next one with the same top bits; place 0 is
-the end. All ids of a look-up go from entry to entry together.
+Ids are uniform hashes, so their top bits are the hash. `heads` has, for each value of the top bits,
+the place of the newest entry; `next` has, for each entry, the place of the next one with the same
+top bits; place 0 is the end. All ids of a look-up go from entry to entry together.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RowTable:
         return True
 
     def fill(self, ids: Ids, out: Rows) -> NDArray[np.intp]:
-        """Write the rows of these ids that are here into `out`; return the indexes of others."""
+        """Write the rows of these ids that are here into `out`; return the indexes of the rest."""
         if self._size == 1:
             return np.arange(len(ids))
         at = self._find(ids)

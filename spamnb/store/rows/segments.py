@@ -6,8 +6,8 @@ divides its range into equal cells; ids are uniform hashes, so a cell has a few:
 
     u32 n | u32 widest | u64 ids[n] | u64 2^64 - 1 | u32 starts[CELLS] | n rows | zeros
 
-`starts[c]` is how many ids are in the cells before c, `widest` the most that are in one cell. Zeros
-fill the value up to LEAST_BYTES. All numbers are little endian.
+`starts[c]` is how many ids are in the cells before c, `widest` the most ids in one cell. Zeros fill
+the value up to LEAST_BYTES. All numbers are little endian.
 
 A look-up reads the values where they lie. `Places` has the addresses of all segments, and finds the
 rows of all ids together, with some forty operations of numpy: 400 rows among a million take 70 us.
@@ -15,10 +15,10 @@ One read of the table for each id took 300 us and more. LMDB gives a value of mo
 pages of its own, which never move as long as the value is not replaced, so addresses stay valid in
 later transactions; LEAST_BYTES is more than half of the largest page.
 
-Why that reads no other memory: `Segments.value` compares the length of a value with its head before
+Why this reads no other memory: `Segments.value` compares the length of a value with its head before
 its address is kept; `Places.fill` stays within this length, whatever else the value contains; and
-numpy refuses an index outside the memory from the first segment to the end of the last one. Why it
-reads no older or newer value: see `RowCache`.
+numpy refuses an index outside the memory from the first segment to the end of the last one.
+`RowCache` explains why it reads no older or newer value.
 
 Knows arrays and a table of bytes; must not know which engine keeps the table. Invariants: all 2^b
 segments exist; rows are in the range of their segment, sorted and distinct; none is empty of counts
@@ -62,8 +62,9 @@ _END = b"\xff" * 8
 _INDEX_BYTES = len(_END) + 4 * _CELLS
 LEAST_BYTES = 33_000
 ROW_BITS, MOST_BITS = 11, 8
-"""A segment has some 2,048 to 4,096 rows, 80 KB. At most 256 segments, which then grow: a training
-writes the rows of one range of the ids, so smaller segments would not reduce what it writes."""
+"""A segment has some 2,048 to 4,096 rows, 80 KB. There are at most 256 segments, which then grow: a
+training writes the rows of one range of the ids, so smaller segments would not reduce what it
+writes."""
 
 
 class _Memory:
@@ -94,7 +95,7 @@ def cuts(ids: Ids, bits: int) -> list[int]:
 
 
 def merged(old: RowSet, fresh: RowSet, gone: Mask | None = None) -> RowSet:
-    """Two sets as one: of an id in both the `fresh` row, and none that is marked `gone`.
+    """Two sets as one: for an id in both, the `fresh` row; fresh rows marked `gone` are left out.
 
     Rows are moved once, by an index: masks over rows were four times slower.
     """
@@ -227,8 +228,8 @@ class Places:
         self._words = np.asarray(_Memory(start, stop, _WORD, 8))
         self._starts = np.asarray(_Memory(start, stop, _START, 4))
         self._rows = np.asarray(_Memory(start, stop, np.dtype(f"V{self._row_bytes}"), 1))
-        # Of each segment: the first id, the end of the ids, the index, and where the row of an id
-        # would be that is at 0.
+        # For each segment: where its ids begin and end, where its index begins, and where the row
+        # of an id at position 0 would be.
         self._first = (self._address - start) // 8 + 1
         self._end = self._first + self._count
         self._index = 2 * self._end + 2
@@ -243,9 +244,10 @@ class Places:
     def fill(self, ids: Ids, out: Rows, index: NDArray[np.intp]) -> None:
         """Write the rows of these ids into `out`, each at its index; other rows stay.
 
-        A binary search from the start of each id's cell; the step, which is the same for all ids,
-        is halved. Behind the ids of a segment lies the greatest number. Whatever the memory holds,
-        `at` stays between the first id of the segment and one past its end, within its value.
+        A binary search from the start of each id's cell: the step, which is the same for all ids,
+        is halved each time. After the ids of a segment comes the greatest number. Whatever the
+        memory holds, `at` stays between the first id of the segment and one past its end, within
+        its value.
         """
         cell = (ids >> np.uint64(64 - self.bits - CELL_BITS)).view(np.int64)
         number = cell >> CELL_BITS

@@ -1,8 +1,8 @@
 """The words behind features, in hash buckets: the texts that clues show. Pure.
 
 Ids are uniform hashes, so the top bits of an id are the number of its bucket. A bucket's key is the
-first id of its range, big-endian; zero bytes at the end are left out, because each page above the
-leaves then leads to a quarter more. When buckets are full on average, each is split in two.
+first id of its range, big-endian; zero bytes at the end are left out, so that each page above the
+leaves leads to a quarter more pages. When buckets are full on average, each is split in two.
 
     u32 count | count * (u64 id, u8 place, u8 length) | the texts, one after another
 
@@ -11,7 +11,7 @@ under keys of 8 bytes ff | u32 number.
 
 Heads and texts are in the order of arrival, not sorted: a new word is appended by joining five
 slices, and thousands of buckets are read as one array of heads. Heads between the texts were worse:
-finding the n-th text then means a walk over all before it.
+to find the n-th text, a reader then has to walk over all texts before it.
 
 Must not know which engine keeps the table. Invariants: an id occurs at most once, in the bucket of
 its range; no bucket is an empty value; the sum of lengths is the length of the texts.
@@ -39,8 +39,9 @@ from spamnb.store.rows.table import Table
 
 _HEAD = np.dtype([("id", "<u8"), ("place", "u1"), ("size", "u1")])
 BUCKET_WORDS = 40
-"""A bucket has half as many words to all of them, up to 800 bytes. Buckets twice as large cost 42
-instead of 32 bytes a word, because a third of them then are overflow pages, and saved little."""
+"""A bucket has between half as many words and this many, up to 800 bytes. Buckets twice as large
+cost 42 instead of 32 bytes a word, because a third of them then are overflow pages, and saved
+little."""
 SLAB_BUCKETS = 1024
 """Buckets read and written together, some 700 KB. To split the buckets of a million words takes
 0.44 s, once in the life of a model."""
@@ -52,13 +53,13 @@ _PENDING_PREFIX = b"\xff" * 8
 MAX_PENDING_BATCH = 1024
 """a larger batch of words goes straight to the buckets"""
 PENDING_JOINED = 128
-"""A message brings some new words, each for another bucket: written one by one they took an eighth
-of learning it. As one value after the last they take a page. So many values are joined into one,
-because a search would otherwise read thousands."""
+"""A message brings some new words, each for another bucket: writing them one by one took an eighth
+of the time to learn it. As one value after the last one, they take a page. So many values are
+joined into one, because a search would otherwise read thousands."""
 MAX_PENDING_WORDS = 131_072
 """So many pending words are moved to the buckets together, where they share pages and buckets. In a
-store of a million features they come from 4,900 messages and take 0.26 s, 55 us each; moving the
-words of 128 messages at a time took 200 us each."""
+store of a million features they come from 4,900 messages and take 0.26 s, 55 us a message; moving
+the words of 128 messages at a time took 200 us a message."""
 
 _Piece = tuple[int, bytes, bytes]
 """of one bucket: how many words, their heads, their texts"""
@@ -162,7 +163,7 @@ def _read(values: list[Buffer]) -> _WordBlock:
 def _pieces(
     heads: NDArray[np.void], texts: bytes, ends: NDArray[np.intp], bounds: NDArray[np.intp]
 ) -> Iterator[_Piece]:
-    """The words of each bucket; `bounds` are the indexes of words between which each lies."""
+    """The words of each bucket; the words of a bucket lie between two neighbours of `bounds`."""
     raw, text = heads.tobytes(), texts
     at = np.concatenate([[0], ends])[bounds].tolist()
     where = bounds.tolist()
@@ -299,7 +300,7 @@ class Vocabulary:
         return known
 
     def _append(self, heads: NDArray[np.void], texts: bytes, ends: NDArray[np.intp]) -> None:
-        """Add sorted words to the buckets, which are split before if there are too few."""
+        """Add sorted words to the buckets, which are split first if there are too few."""
         words = self.layout.words + len(heads)
         bits = (words // BUCKET_WORDS).bit_length()
         if bits > self.layout.bits:
@@ -329,7 +330,7 @@ class Vocabulary:
             few = keys[i : i + SLAB_BUCKETS]
             old = self.table.get_many(few)
             chunks = itertools.islice(pending, len(few))
-            # All are joined before one is put, which may move the others.
+            # All buckets are joined before the first is put, because a put may move the others.
             joined = [*map(_joined, old, chunks)]
             for key, value in zip(few, joined, strict=True):
                 self.table.put(key, value)

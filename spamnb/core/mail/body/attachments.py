@@ -5,7 +5,8 @@ that its digest is the one it had when it was scored. Pure; must not know what t
 for.
 
 Invariants: attached messages are not opened (their attachments do not count); nesting, delimiters
-and parts are bounded; nothing raises; all decoded bytes together are at most the message's own.
+and parts are bounded; nothing raises; all decoded bytes together are at most as many as the message
+has.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ HTML_KINDS: Final = frozenset(
     ("text/html", "application/xhtml+xml", "text/x-amp-html", "text/enriched", "text/richtext")
 )
 UNTYPED: Final = frozenset(("application/octet-stream", "application/x-unknown-content-type"))
-"""for these types programs use the file name"""
+"""types for which programs use the file name"""
 HTML_ENDINGS: Final = (".htm", ".html", ".shtml", ".xhtml")
 TEXTS: Final = ("text/", "message/", "multipart/")
 
@@ -66,7 +66,7 @@ def read_body(state: ReadingState, block: headers.Block, body: bytes) -> None:
 
 
 def walk(state: ReadingState, entities: list[Entity]) -> None:
-    """Find the leaves of some entities, in order; a loop, as hostile mail nests without bound."""
+    """Find the leaves of some entities, in order, in a loop: hostile mail nests without bound."""
     stack = entities[::-1]
     while stack:
         entity = stack.pop()
@@ -208,8 +208,8 @@ def _is_blank(buffer: bytes, span: tuple[int, int]) -> bool:
 def delimiters(state: ReadingState, entity: Entity) -> list[tuple[int, int, bool]]:
     """Find boundary lines: (start of the line, start of the next line, whether it closes).
 
-    Includes all readings of the boundary; the last line closes when all of them are closed. Empty
-    if the first line closes.
+    Includes all readings of the boundary; of the closing lines, only one at the end of the list is
+    kept. A reading whose first line closes is ignored.
     """
     most = max(limits.LEAST_DELIMITERS, state.delimiters_left // 2)
     found: dict[int, tuple[int, int, bool]] = {}

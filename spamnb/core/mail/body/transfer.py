@@ -62,7 +62,7 @@ def from_base64(data: bytes, marks: set[str]) -> bytes:
     """Decode base64 as far as possible; some senders join padded pieces.
 
     Where a padding character is inside a group of four, one decoder ends the piece there and
-    another one skips the sign: both readings are given, one after the other.
+    another one skips the sign; both readings are returned, one after the other.
     """
     inner = data.rstrip(b"= \t\r\n")
     if b"=" not in inner:
