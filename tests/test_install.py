@@ -85,8 +85,9 @@ def test_it_installs_all_and_removes_all_but_the_settings(install, tmp_path):
     install("--root", root)
     there = files(root)
     for name in (
-        "usr/local/share/doc/spamnb/upgrade.md",
-        "usr/local/share/doc/spamnb/dovecot.md",
+        "usr/local/share/doc/spamnb/README.md",
+        "usr/local/share/doc/spamnb/docs/upgrade.md",
+        "usr/local/share/doc/spamnb/docs/decisions/0014-event-models.md",
         "usr/local/share/bash-completion/completions/spamnb",
         "usr/local/share/zsh/site-functions/_spamnb",
         "usr/local/share/fish/vendor_completions.d/spamnb.fish",
