@@ -88,7 +88,7 @@ def _collected(checks: tuple[Callable[[Checked], Problems], ...], checked: Check
 
 @contextmanager
 def _acting_as(identity: privileges.Identity | None) -> Iterator[None]:
-    """Take the user id of the daemon inside the block; None changes nothing."""
+    """Use the user id of the daemon inside the block; None changes nothing."""
     if identity is None:
         yield
         return
@@ -159,7 +159,7 @@ class _ListenAddress(NamedTuple):
         return cls(f"unix:{path}", BindAddress(path=path), frozenset({(os.path.realpath(path), 0)}))
 
     def overlaps(self, other: _ListenAddress) -> bool:
-        """Return True if only one of both can be bound; port 0 never conflicts."""
+        """Return True if only one of the two can be bound; port 0 never conflicts."""
         return any(
             port == its and (port or host.startswith("/")) and _same(host, their)
             for host, port in self.ends
@@ -200,7 +200,7 @@ def _bindable(listen: _ListenAddress, *, served: bool) -> None:
 
 
 def _unix_bindable(path: Path) -> None:
-    """Do the same for a unix socket without creating its file."""
+    """Raise the error that binding a unix socket would raise, without creating its file."""
     if len(os.fsencode(path)) > MOST_PATH_BYTES:
         raise UserError(
             f"unix:{path} is longer than {MOST_PATH_BYTES} bytes, the limit for unix sockets",

@@ -38,16 +38,16 @@ class WorkerShare(NamedTuple):
     workers: int
     listeners: int
     descriptors: int
-    """of the process"""
+    """file descriptors that the process may have"""
     home: Path
 
     def limits(self, limits: Limits) -> Limits:
         """Return the limits, with at most as many connections as there are file descriptors for.
 
-        The workers share the connections; limits per address stay, as one worker may get all. Each
-        connection needs two descriptors, a refused one needs one briefly, and the rest is for
-        everything else. Without free descriptors a worker can neither refuse clients nor connect to
-        the next hop.
+        The limit of connections is divided among the workers. Limits per address are not, because
+        one worker may get all connections of an address. Each connection needs two descriptors, a
+        refused one needs one briefly, and the rest is for everything else. Without free descriptors
+        a worker can neither refuse clients nor connect to the next hop.
         """
         fair = ceil(limits.connections / self.workers)
         most = max(1, min(fair, self.descriptors // 3 // self.listeners))
@@ -159,5 +159,5 @@ def _is_lmtp(address: str) -> bool:
 
 
 def _of(common: type, whole: object) -> dict[str, Any]:
-    """Return the fields of a value that another class has too."""
+    """Return those fields of `whole` that the class `common` has too."""
     return {field.name: getattr(whole, field.name) for field in fields(common)}

@@ -1,8 +1,8 @@
-"""Answer the request of one scanner client without a daemon, as a daemon with the settings would.
+"""Answer the request of one scanner client without a daemon, as a daemon with these settings would.
 
 `answer_one` runs the session of a scanner listener on a connected socket: the client gets the same
-reply, and the history the same entry. Messages are scanned in this process whatever their size, so
-the caller limits its time.
+reply, and the history the same entry. Messages of any size are scanned in this process, so the
+caller limits the time of the process.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _done(session: ScannerSession, action: StartScan, result: Any) -> None:
 
 
 def _listener_of(settings: Settings) -> ListenerSettings:
-    """The first scanner listener of the settings, else one as shipped."""
+    """Return the first scanner listener of the settings, else one with default settings."""
     found = (one for one in settings.listener.values() if one.protocol == "scanner")
     return next(found, ListenerSettings(protocol="scanner"))
 

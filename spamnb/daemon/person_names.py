@@ -1,4 +1,4 @@
-"""The names of persons for a running process, which keeps its old ones if new ones are invalid."""
+"""The names of persons for a running process, which keeps the old names if new ones are invalid."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spamnb.settings.persons import person_names
 def load_names(
     settings: Settings, log: Log, before: PersonNames | None = None
 ) -> PersonNames | None:
-    """Return the names by the settings; those from before if the alias file cannot be used."""
+    """Return the names by the settings; `before` if the alias file cannot be used."""
     try:
         return person_names(settings)
     except SettingsError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def lower_priority(steps: int) -> None:
-    """Let other processes have the processor first, where the system allows to change priorities.
+    """Lower the priority of this process, if the system allows that.
 
     A filter of system calls may forbid it.
     """

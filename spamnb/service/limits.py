@@ -36,7 +36,7 @@ class TeachingRules:
     """what to do with a user's feedback on a message that is not known to be delivered to that
     user: it arrived before spamnb was installed, or is no longer in the history"""
     domains: tuple[str, ...] = ()
-    """domains with addresses that are logins of this site; empty: all with local delivery"""
+    """domains whose addresses are logins of this site; empty: all domains with local delivery"""
     served: frozenset[str] = frozenset()
     """domains with mailboxes at this site, derived from other settings; empty: not known"""
     delimiter: str = "+"

@@ -46,7 +46,7 @@ RESERVED = CONTROL, DELIVERY, CONSOLE = "control", "delivery", "console"
 _SOCKETS: Mapping[str, list[str]] = {
     "learner": [CONTROL], DELIVERY: [DELIVERY], CONSOLE: [CONSOLE], "imap": []
 }  # fmt: skip
-"""of the processes that are no workers"""
+"""names of the sockets of each process that is not a worker"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def listeners_of(settings: Settings) -> dict[str, ListenerSettings]:
 
 
 def wants_delivery(settings: Settings) -> bool:
-    """Return True if the delivery agent is needed: as a next hop, or as delivery.address is set."""
+    """Return True if the delivery agent is needed: as a next hop, or by `delivery.address`."""
     no_hop = any(
         listener.protocol == "smtp" and not listener.upstream
         for listener in listeners_of(settings).values()
@@ -186,7 +186,7 @@ def _bind(
             continue
         slots = 1 if name in RESERVED else workers_of(settings)
         # As at the control socket, the kernel reports the users that connect. A proxy names users
-        # itself, so not every local user may be one.
+        # itself, so not every local user may connect as the proxy.
         by_proxy = UNIX in settings.console.proxies
         mode = 0o666 if name == CONSOLE and not by_proxy else 0o660
         sockets.add(name, _bind_address(text), slots, mode)
@@ -329,7 +329,7 @@ class DaemonSockets:
         }
 
     def apply_settings(self, before: Settings, after: Settings) -> set[str]:
-        """Return the listeners that are new or have moved, or have another protocol."""
+        """Bind new addresses; return the listeners with a new address or another protocol."""
         old, new = listeners_of(before), listeners_of(after)
         wanted = {name: _bind_address(one.address) for name, one in new.items()}
         moved = set(self._sockets.rebind(wanted, workers_of(after), RESERVED))

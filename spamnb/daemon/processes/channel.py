@@ -18,7 +18,7 @@ from spamnb.errors import BugError
 MOST_BYTES = 1 << 20
 """maximum size of one datagram; settings take about 10 KB"""
 MOST_FDS = 253
-"""that the kernel passes with one message (SCM_MAX_FD)"""
+"""maximum number of descriptors that the kernel passes with one message (SCM_MAX_FD)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class StartParams:
     settings: dict[str, Any] = field(default_factory=dict)
     """plain values, as `spamnb.settings.plain` writes them"""
     settings_file: str = ""
-    """the file that they are from; empty if there is none"""
+    """the file that the settings are from; empty if there is none"""
     positions: dict[str, str] = field(default_factory=dict)
-    """where each of them was found"""
+    """where each setting was found"""
     sockets: dict[str, list[int]] = field(default_factory=dict)
     """name of a listener -> descriptors of its listening sockets; `control` is the learner's"""
     control: str = ""
@@ -113,12 +113,12 @@ class SupervisorChannel:
         self.child_fd = self._theirs.fileno()
 
     def child_has_it(self) -> None:
-        """Close the child's end in this process, so that its death is noticed."""
+        """Close the child's end in this process, so that the death of the child is noticed."""
         self._theirs.close()
 
     def tell(self, value: StartParams | Order) -> bool:
         """Send a message; False if the child does not read any more."""
-        # The descriptors in its start parameters are inherited.
+        # A child inherits the descriptors in its start parameters; those of an order are sent.
         fds = value.sockets.values() if isinstance(value, Order) else ()
         passed = [fd for many in fds for fd in many]
         try:

@@ -91,7 +91,7 @@ def spawn(start: StartParams, shared: SharedState, more_fds: Iterable[int] = ())
 
 
 def bury_orphans(own: Container[int]) -> None:
-    """Reap processes that have ended, except the own children.
+    """Reap processes that have ended, except the children `own`.
 
     As the first process of a container, the supervisor inherits the children of killed processes.
     """

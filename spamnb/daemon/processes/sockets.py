@@ -1,10 +1,10 @@
 """Listening sockets: bound before privileges are dropped, and by a reload that adds listeners.
 
 A TCP address gets one SO_REUSEPORT socket per worker slot, so that the kernel distributes the
-connections, and the death of a worker does not affect the queues of others; its replacement
-inherits its sockets with the waiting connections, because the supervisor keeps them open. All
-workers share a unix socket, or a socket from the service manager. Must not know the protocol.
-Failure: UserError, one line with the address.
+connections, and the death of a worker does not affect the queues of others. The process that
+replaces a worker inherits the sockets of the slot with the waiting connections, because the
+supervisor keeps them open. All workers share a unix socket, or a socket from the service manager.
+Must not know the protocol. Failure: UserError, one line with the address.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SocketGroup:
 
     sockets: tuple[socket.socket, ...]
     file: tuple[Path, int] | None = None
-    """of a unix socket that was created, with its inode"""
+    """path and inode of a unix socket that was created"""
 
     def of(self, slot: int) -> socket.socket:
         """Return the socket of a slot, counted from 0."""
@@ -234,7 +234,7 @@ def _one(
         one.setblocking(False)
         one.bind(address)
         if not shared:
-            one.listen(1)  # SO_REUSEADDR allows two to bind the port, but only one to listen
+            one.listen(1)  # SO_REUSEADDR lets two sockets bind the port, but only one listen
     except OSError as error:
         one.close()
         raise _refused(str(bind), error) from error

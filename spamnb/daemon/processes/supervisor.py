@@ -35,9 +35,9 @@ from spamnb.settings.render import plain
 
 TICK_S = 1.0
 START_TICK_S = 0.02
-"""until all processes are ready, so that readiness is reported without delay"""
+"""interval of checks until all processes are ready, so that this is reported without delay"""
 GIVE_UP = 5
-"""how often a process may die before all were ready once"""
+"""number of failed starts of a process after which a daemon that was never ready gives up"""
 _SLOW_START = 10
 """A starting process may miss heartbeats this many times longer: opening a store after a power cut
 reads all of it."""
@@ -45,8 +45,8 @@ _OTHERS_S = 10.0
 """how long the delivery agent and the learner may take to stop"""
 
 QUIET_S = 5.0
-"""After this time without a heartbeat of any process, systemd's watchdog gets no keep-alive; no
-process is killed yet."""
+"""If a process that mail needs has had no heartbeat for this time, systemd's watchdog gets no
+keep-alive; the process is not killed yet."""
 
 LOOK_S = 5.0
 """how often the supervisor checks the share of unscanned mail"""
@@ -216,7 +216,7 @@ class Supervisor:
         self._last_tick_us = now
         self._shared.beat(0)
         before = self._shared.bypass
-        # Written only if it differs: the learner may change the file and this between the two.
+        # Written only if it differs: the learner may change file and flag between the two reads.
         if (found := bypass_is_on(self._plan.home, before=before)) != before:
             self._shared.bypass = found
         self._look_at_unscanned(now / 1e6)
@@ -251,7 +251,7 @@ class Supervisor:
             self._log({"event": "mail is scanned again"} | facts_of(found))
 
     def _check(self, child: Child) -> bool:
-        """Return True if a child is ready and alive; kill it without a heartbeat for too long."""
+        """Return True if a child is ready and alive; kill it if its heartbeat is too old."""
         status = self._shared.status(child.start.slot)
         watchdog_s = self._settings.serve.watchdog_s
         starting = status.state is not ProcessState.READY

@@ -1,8 +1,8 @@
 """The newest verdicts of all workers in shared memory, for readers that may be slow or absent.
 
 A memfd that each worker and the console inherit; there is none without a console. Each worker has a
-ring of `RECORDS` records of `RECORD_BYTES` and writes one where it logs a message. It never waits:
-a reader that is too slow is told how many records it has missed.
+ring of `RECORDS` records of `RECORD_BYTES` and writes one for each message that it logs. A worker
+never waits: a reader that is too slow is told how many records it has missed.
 
     ring     number of the newest record, 8 bytes | records
     record   number | fields | the same number
@@ -48,7 +48,7 @@ class FeedWriter:
     def __init__(self, fd: int, ring: int) -> None:
         self._map = mmap.mmap(fd, os.fstat(fd).st_size)
         self._first = ring * _RING_BYTES
-        # The process before this one in the slot has written the records so far.
+        # The earlier process of this slot has written the records so far.
         self._number = _NUMBER.unpack_from(self._map, self._first)[0]
 
     def log_of(self, listener: str, log: Log) -> Log:
@@ -79,7 +79,7 @@ class FeedWriter:
 
 
 class FeedReader:
-    """Reads all rings, from the time on at which it was made; and once what was there before."""
+    """Reads the records of all rings from now on, and on request those written earlier."""
 
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ)

@@ -1,7 +1,7 @@
 """The console process: the HTTP API, the pages, and the index of the history that it searches.
 
-It writes nothing of the model: every change is asked of the learner by the control socket. A fault
-of this process costs no mail.
+It writes nothing of the model: it asks the learner for every change, through the control socket. A
+fault of this process costs no mail.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ MINUTE_S = 60
 WATCH_S = 5.0
 """interval of looks for events of webhooks"""
 DIGEST_S = 60.0
-"""interval of looks whether digests are due"""
+"""interval of checks whether digests are due"""
 ASK_S = 10.0
 """how long a request waits for the learner"""
 _LAST_REQUESTS_S = 60.0
-"""until what old settings opened is closed"""
+"""time for the last requests with old settings, before what these had opened is closed"""
 
 
 def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
@@ -132,7 +132,7 @@ class _ConsoleProcess(ChildRole):
                 self._events.publish("missed", {"events": missed})
 
     async def _watch(self, child_loop: ChildLoop) -> None:
-        """Look for events of the webhooks, which threads send, until told to stop."""
+        """Look for events of the webhooks until told to stop; threads send the events."""
         async for _ in child_loop.turns(WATCH_S):
             try:
                 await asyncio.to_thread(self._look)
@@ -163,7 +163,7 @@ class _ConsoleProcess(ChildRole):
             await asyncio.sleep(DIGEST_S)
 
     def _turn(self) -> None:
-        """Index new verdicts, for a turn at most; each minute, note how the counters grew."""
+        """Index some of the new verdicts; each minute, record the counters."""
         site, now = self._site, int(time.time())
         try:
             if now >= self._series_due:

@@ -1,8 +1,9 @@
 """The learner's threads for the fleet.
 
-`Follower` waits for entries of other hosts and folds them. A log that is away, or does not fit this
-host, is logged once, and tried again. `Answerer` tells other hosts what verdicts this one has
-given; it is a thread of its own, because the follower asks the others, and they may ask meanwhile.
+`Follower` waits for entries of other hosts and folds them. If the log of the fleet is away, or does
+not fit this host, the follower reports that once, and tries again. `Answerer` tells other hosts
+what verdicts this one has given. It is a thread of its own, because other hosts may ask while the
+follower waits for their answers.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from spamnb.service.telemetry.status import Facts
 from spamnb.store.fleet.outbox import OutboxState
 
 WAIT_S = 1.0
-"""for the first new entry: the longest pause before the thread sees that it has to stop"""
+"""longest wait for a new entry or a question, before the thread sees that it has to stop"""
 ASK_AGAIN_S = 5.0
-"""between two attempts to ask other hosts"""
+"""pause between two attempts to ask other hosts"""
 
 
 class _FleetThread(ABC):

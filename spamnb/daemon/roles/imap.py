@@ -28,7 +28,7 @@ from spamnb.settings.model import model_options
 
 TICK_S = 1.0
 _END_S = 5.0
-"""for the threads to end; what they leave half done is continued at the next start"""
+"""time for the threads to end; unfinished work is continued at the next start"""
 
 
 def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
@@ -91,7 +91,7 @@ class _ImapProcess(ChildRole):
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
-        """Run a block that notes for the status; without room on the disk the log has to do."""
+        """Run a block that writes the status of mailboxes; a failure of the disk is only logged."""
         try:
             yield
         except StoreError as error:

@@ -47,8 +47,8 @@ CLOCK_S = 60.0
 END_S = 20.0
 """time for running requests after a stop signal"""
 STUCK_S = 900.0
-"""Without heartbeats if a request takes longer. The longest regular ones, imports and expiries of
-millions of features, take minutes."""
+"""While a request takes longer than this, there are no heartbeats. The longest regular requests,
+imports and expiries of millions of features, take minutes."""
 
 
 class LearnerSockets(NamedTuple):

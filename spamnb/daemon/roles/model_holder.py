@@ -4,7 +4,7 @@ Only the learner writes the model while a daemon serves it. A missing or damaged
 training, not the process: requests get the error, and opening is retried with pauses that double.
 New settings create a new feedback service; the old one is closed after its last request.
 
-Failure: `service` raises the StoreError with which the model could not be opened.
+Failure: `service` raises the StoreError of the last attempt to open the model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from spamnb.service.telemetry.metrics import Meters
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 LET_GO_S = 5.0
-"""for requests in progress, when the model is replaced: clients wait at least ten seconds"""
+"""time for requests in progress when the model is replaced; clients wait at least ten seconds"""
 
 Result = TypeVar("Result")
 
@@ -63,7 +63,7 @@ class _Held:
 
 
 class ModelHolder:
-    """`AdminModel` of a daemon: holds the open model, or the error why it is not open."""
+    """`AdminModel` of a daemon: holds the open model, or the error of opening it."""
 
     def __init__(self, config: LearnerConfig, meters: Meters) -> None:
         self.config = config

@@ -99,7 +99,7 @@ class Worker(ChildRole):
         settings: Settings,
         sockets: dict[str, list[int]],
     ) -> None:
-        """Take new settings. After a failure the supervisor starts another process, with them."""
+        """Take new settings; if that fails, the process ends, and the next one uses them."""
 
         async def apply() -> None:
             try:

@@ -1,8 +1,8 @@
 """The listeners of a worker: sockets, servers and endpoints; new settings add and remove some.
 
 A listener that was removed, or has moved to another address, accepts the connections that wait at
-its sockets, stops to listen, and serves its open connections until they end, with the settings of
-its section as they were last. Not thread-safe.
+its sockets, stops listening, and serves its open connections until they end, or `serve.drain_s` is
+over, with the last settings of its section. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _ServedListener:
     sockets: list[socket.socket]
     servers: list[asyncio.AbstractServer] = field(default_factory=list)
     ends_at: float = math.inf
-    """by the loop's clock: of a removed listener"""
+    """when a removed listener is forgotten at the latest, by the loop's clock"""
 
     async def listen(self) -> None:
         loop, made = asyncio.get_running_loop(), self.endpoint.protocol
@@ -80,7 +80,7 @@ class WorkerListeners:
         return sum(one.endpoint.open_sessions for one in self._all())
 
     async def apply_settings(self, settings: Settings, sockets: Mapping[str, list[int]]) -> None:
-        """Serve the listeners of these settings; `sockets` are of those that are new or moved."""
+        """Serve the listeners of these settings; `sockets` has those of new and moved ones."""
         async with self._changing:
             listeners = listeners_of(settings)
             gone = [name for name in self._served if name in sockets or name not in listeners]
@@ -107,7 +107,7 @@ class WorkerListeners:
         await asyncio.gather(*(one.endpoint.drain(drain_s) for one in self._all()))
 
     async def forget_ended(self) -> None:
-        """Forget removed listeners without a connection; after `serve.drain_s` with them."""
+        """Forget removed listeners without open sessions; after `serve.drain_s` all of them."""
         if self._changing.locked():
             return
         now = asyncio.get_running_loop().time()
@@ -132,7 +132,7 @@ class WorkerListeners:
         await one.listen()
 
     async def _stop_listening(self, listeners: Iterable[_ServedListener]) -> None:
-        """Accept the connections that wait at sockets that are left, then stop listening."""
+        """Accept waiting connections at sockets that no listener keeps, then stop listening."""
         listeners = list(listeners)
         kept = {
             _inode(one) for served in self._served.values() for one in served.sockets

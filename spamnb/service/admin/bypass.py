@@ -15,7 +15,7 @@ FILE = "bypass"
 
 
 def bypass_is_on(home: Path, *, before: bool | None = None) -> bool:
-    """Return True if the file exists; on a disk error `before`, or raise without it."""
+    """Return True if the file exists; on a disk error return `before`, or raise if it is None."""
     try:
         return (home / FILE).exists()
     except OSError as error:

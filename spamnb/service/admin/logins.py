@@ -1,10 +1,10 @@
 """Logins by password: names, hashes and addresses in a text file.
 
-One line a login, in a file that only its owner may read:
+One line for each login, in a file that only its owner may read:
 
     alice@example.org:$scrypt$ln=15,r=8,p=3$SALT$HASH:alice@example.org,postmaster@example.org
 
-The addresses are those delivered to the user; without any, the login is the address. A fourth
+Mail to these addresses is the user's; without any, the login is the address. A fourth
 field is the secret of a second factor (`totp`), which the pages ask for. Passwords are stored as
 scrypt hashes (RFC 7914; ln=15, r=8, p=3 takes 32 MB and a fifth of a second, one of the equivalent
 choices of the OWASP cheat sheet). An unknown login takes as much time as a wrong password.
@@ -194,8 +194,8 @@ def write_logins(path: Path, logins: Mapping[str, Login]) -> None:
 class FailedLogins:
     """Wrong passwords by client address: after the third, each doubles the delay.
 
-    By address and never by login, or any client could lock a user out. IPv6 counts by /64, the
-    network of one customer.
+    They are never counted by login: otherwise any client could lock a user out. IPv6 addresses
+    count by /64, the network of one customer.
     """
 
     FREE = 3
@@ -224,9 +224,9 @@ class FailedLogins:
             self._known.popitem(last=False)
 
     def right(self, address: str) -> None:
-        """Take back the last `wrong`: that password was right. Earlier ones still count.
+        """Undo the last `wrong`, because that password was right. Earlier ones still count.
 
-        Otherwise a user with a valid login could guess another's password without a limit.
+        Otherwise a user with a valid login could guess another user's password without a limit.
         """
         key = network_of(address)
         failed, _, before = self._known.pop(key, (0, 0.0, 0.0))
@@ -235,9 +235,9 @@ class FailedLogins:
 
 
 class FailedCodes(FailedLogins):
-    """Wrong codes of a second factor by login: only a client that has the password gives one.
+    """Wrong codes of a second factor, by login: only a client with the password can send a code.
 
-    A code is right by chance in three of a million; at most a hundred a day are checked.
+    A random code is right in three of a million cases; about a hundred a day are checked at most.
     """
 
     LONGEST_S = 900.0

@@ -37,7 +37,7 @@ class ModelConfig:
 
     home: Path
     recipe: Callable[[], Recipe] = new_recipe
-    """of a missing model that an import creates"""
+    """makes the recipe of a missing model that an import creates"""
     local: LocalHosts = field(default_factory=LocalHosts)
     costs: Costs = field(default_factory=Costs)
     cost_rules: CostRules = field(default_factory=CostRules)
@@ -49,16 +49,16 @@ class ModelConfig:
     quarantine: Path | None = None
     """default: `quarantine` in the home; only its size is reported"""
     persons: PersonNames | None = None
-    """whose label a user's is; None: users label for all"""
+    """the names of the persons that users' labels are for; None: users label for all"""
     recipient_costs: RecipientCosts = field(default_factory=RecipientCosts)
-    """which labels of persons are learnt by costs of their own"""
+    """the persons whose labels are learnt with costs of their own"""
     quiet_days: int = QUIET_DAYS
     fleet: Callable[[], Member] | None = None
     """opens the log of the fleet; None: the host is alone"""
     log: Log = silent
 
     def __post_init__(self) -> None:
-        """Let the aliases name mailboxes with the delimiter, for all rules alike."""
+        """Tell the teaching rules which addresses with the delimiter are mailboxes of their own."""
         if self.persons is not None:
             rules = replace(self.teaching, exact=self.persons.exact)
             object.__setattr__(self, "teaching", rules)
@@ -70,9 +70,9 @@ class ModelConfig:
 
 
 def open_model(config: ModelConfig, *, readonly: bool = False) -> Filter:
-    """Open the model without its history; to write, through the log of its fleet.
+    """Open the model without its history. A model of a fleet is written through the fleet's log.
 
-    A model of a fleet judges messages that wait to be learnt as their labels say.
+    In a fleet, a message whose label waits to be learnt gets the verdict of that label.
     """
     member = config.fleet() if config.fleet and not readonly else None
     model = Filter.open(
@@ -124,5 +124,5 @@ def open_service(
 
 
 def read_clock(config: ModelConfig, model: Filter, *, trust: bool = False) -> ClockMark:
-    """Return the clock mark; without a record in the home, by the newest event."""
+    """Return the clock mark; without a record in the home, the newest event gives the time."""
     return expiry_mark(config.home, newest_us(model.store), trust=trust, log=config.log)

@@ -5,7 +5,7 @@
     forget  bytes or refs                           remove a message's training
     undo    event, waiting                          undo an event, or a correction that waits
     batch   sizes, labels, bytes, person            sorted mail of `train`                admins
-    sender  word, sender, bytes or refs, domain     want a sender, or not; without word neither
+    sender  word, sender, bytes or refs, domain     set a sender's word; without word remove it
     senders domain                                  the list of wanted and unwanted senders
     status, metrics                                 state; metrics in Prometheus format
     bypass  on                                      deliver all mail unscanned            admins
@@ -301,7 +301,7 @@ def _bypass(admin: Administration, _: AdminRequest, fields: Header) -> AdminResp
 
 
 def _import(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
-    """Add an export, which may be larger than the memory, a prior, or another filter's dump."""
+    """Add an export (it may be larger than the memory), a prior, or another filter's dump."""
     with tempfile.TemporaryFile(dir=_scratch(admin)) as file:
         request.save_body(_IMPORT_BYTES, file.fileno())
         file.seek(0)
@@ -322,7 +322,7 @@ def _import(admin: Administration, request: AdminRequest, fields: Header) -> Adm
 
 
 def _scratch(admin: Administration) -> Path:
-    """Return the home, or the folder in which a missing one will be."""
+    """Return the home, or its nearest existing parent folder."""
     home = admin.model.config.home
     return next(place for place in (home, *home.parents) if place.is_dir())
 
@@ -377,7 +377,7 @@ def _reload(admin: Administration, _: AdminRequest, fields: Header) -> AdminResp
 
 
 def _costs(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
-    """Store costs with another threshold of junk, or bring back those before; read them."""
+    """Store costs with another threshold of junk, or restore the earlier costs; apply them."""
     config, user = admin.model.config, fields["for"] or request.caller.login
     home, rules, do = config.home, config.cost_rules, fields["do"]
     if do == "choose":
@@ -399,7 +399,7 @@ def _costs(admin: Administration, request: AdminRequest, fields: Header) -> Admi
 COSTS: dict[str, Field] = {
     "do": text, "for": text, "at": text, "junk_from": share, "expect": share,
 }  # fmt: skip
-"""`expect` is the threshold that is replaced, `at` the time of the choice that is taken back"""
+"""`expect` is the threshold that is replaced, `at` the time of the choice that is undone"""
 DUMP: dict[str, Field] = {
     **dict.fromkeys(("format", "label_ham", "label_spam"), text),
     "most": anything,

@@ -63,7 +63,7 @@ class AdminRequest(NamedTuple):
     body: Callable[[int], bytes]
     """reads the body; UserError if it is longer than the given limit"""
     save_body: Callable[[int, int], None]
-    """writes the body, at most so many bytes, to a descriptor"""
+    """writes the body, at most the given number of bytes, to a descriptor"""
 
 
 class AdminResponse(NamedTuple):
@@ -157,7 +157,7 @@ def _trust(header: Header, name: str) -> str:
 SOURCE: dict[str, Field] = {"for": text, "trust": _trust, "channel": text, "person": text}
 """the user and the channel of a change, and the person that it is for"""
 SENDERS = SOURCE | {"domain": text}
-"""whose list of senders it is; for admins that of the site without a person and a domain"""
+"""whose list of senders it is: that of the site if an admin names no person and no domain"""
 SENDER = SENDERS | {"word": word, "sender": text, "refs": references}
 FEEDBACK = SOURCE | {"label": text, "refs": references, "domain": text, "client": text}
 

@@ -3,7 +3,8 @@
     do = preview    begin to make the model, and to compare it with the present one
     do = show       the preview `job`, as soon as it is made, or after half a second; without
                     `job` the present one
-    do = apply      put it in the place of the present model; `expect`: its last event, as shown
+    do = apply      put it in the place of the present model; `expect`: as shown, the last event
+                    of the model that was copied
     do = cancel     end the preview
 
 In a fleet the hosts share one model, so it is not replaced while a daemon runs.

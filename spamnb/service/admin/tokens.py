@@ -5,7 +5,7 @@
 A token is shown once, when it is created; the file has only its hash. The commands write the file,
 and console and workers read it again when it changes, so that a revoked token is refused at its
 next use.
-Failure: UserError for a token that may not exist, RefError for an unknown one, StoreError if the
+Failure: UserError for a token that is not allowed, RefError for an unknown one, StoreError if the
 file cannot be read or written.
 """
 
@@ -129,7 +129,7 @@ class TokenFile:
 
 
 def _hash(text: str) -> str:
-    """The text has 256 random bits, so a fast hash is as good as a slow one."""
+    """Return the hash; a text has 256 random bits, so a fast hash is as good as a slow one."""
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -1,8 +1,8 @@
 """Search the verdicts of the history by sender, recipient, subject and other facts.
 
     index = LookupIndex.open(folder, mark_of(rules))
-    follow(history, index, rules)                  adds what is new, forgets what the history has
-    search(model, index, rules, query)             forgotten
+    follow(history, index, rules)                  adds new entries, removes deleted ones
+    search(model, index, rules, query)             returns the matching verdicts, newest first
 
 The index finds entries by terms; each found entry is then compared with the query itself. A query
 of one user finds what was delivered to the user (`ownership.own_notes`). Must not know
@@ -35,7 +35,7 @@ _WORD_CHARS = 32
 _WORD = re.compile(r"\w+")
 _MOST_SEQ = (1 << 63) - 1
 _PAGES = 20
-"""of the index for one page of results, if few entries match: at most 150 ms"""
+"""pages of the index that are read for one page of results: at most 150 ms"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class VerdictQuery:
     """Conditions that a verdict meets; an empty one is met by all."""
 
     to: str = ""
-    """an address"""
+    """address of a recipient"""
     sender: str = ""
     """an address or a domain"""
     words: str = ""
@@ -72,13 +72,13 @@ class VerdictPage(NamedTuple):
 
 
 def mark_of(rules: TeachingRules) -> str:
-    """How terms are made: an index with another mark is built again."""
+    """Return a mark of how terms are made: an index with another mark is built again."""
     exact = blake2b(" ".join(sorted(rules.exact)).encode()).hexdigest()[:16] if rules.exact else ""
     return f"{_FORMAT} {rules.delimiter}{exact}"
 
 
 def follow(history: History, index: LookupIndex, rules: TeachingRules) -> bool:
-    """Index a batch of new entries and forget a batch of deleted ones; whether there is more."""
+    """Index a batch of new entries and forget a batch of deleted ones; True if more remain."""
     index.renew_if_deleted()
     first, last = history.seq_span()
     if index.position > last:
@@ -166,6 +166,9 @@ def _matching(
 
 
 def _is_asked(own: list[str], to: str, rules: TeachingRules) -> bool:
-    """Whether a user finds a message by the own addresses in it; those of others find nothing."""
+    """Whether a query names no recipient, or one of the user's own addresses in the message.
+
+    A user finds nothing by the address of another recipient.
+    """
     asked = address_of(to, rules.delimiter)
     return any(not to or address_of(one, rules.delimiter) == asked for one in own)

@@ -118,7 +118,7 @@ def _model(run: CheckRun) -> str:
 
 
 def _persons(run: CheckRun) -> str:
-    """Compare by names alone the logins that teach with the addresses of their mail."""
+    """Compare, by names alone, the logins that teach with the addresses of their mail."""
     names, facts = run.ports.names, run.ports.status()
     assert names is not None
     assert run.records is not None
@@ -302,7 +302,7 @@ def _header(run: CheckRun, name: str) -> str:
 
 
 _SHOWN: Final = 10
-"""faults of logins in one line"""
+"""most faults of logins that one line shows"""
 _FOLDER: Final[Mapping[Side, str]] = {"inbox": "the inbox", "junk": "Junk"}
 _UNSCANNED: Final = {
     "bypass": "spamnb bypass off",

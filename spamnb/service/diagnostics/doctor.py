@@ -1,8 +1,8 @@
 """`Doctor`: send a test message, check each step from delivery to learning, and remove it again.
 
 Must not know protocols, files or terminals; the caller passes mailbox, transport and records.
-Invariant: after any failure, `clean` deletes the message from all folders and has it forgotten, so
-that the model's sums are as before. It reports what it could not remove, and what to do.
+Invariant: after any failure, `clean` deletes the message from all folders and lets the model forget
+it, so that the model's sums are as before. It reports what it could not remove, and what to do.
 
 Failure: none; SpamnbErrors become results.
 """
@@ -22,7 +22,7 @@ State = Literal["ok", "broken", "skipped"]
 
 CLEANING: Final = "cleaning up"
 _SETTLE_S: Final = 2.0
-"""how long to wait for feedback not learnt yet, before the message is forgotten"""
+"""how long to wait for feedback that is not learnt yet, before the message is forgotten"""
 
 
 class CheckResult(NamedTuple):

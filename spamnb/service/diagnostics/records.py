@@ -32,7 +32,7 @@ Forget = Callable[[Feedback], Answer]
 
 
 _LOOKED_BACK = 1000
-"""labels, the users of which are checked"""
+"""newest events, of which the users are checked"""
 
 
 class JournalEntry(NamedTuple):

@@ -59,7 +59,7 @@ class MessageReader:
             return FeatureBatch(messages, found)
         for message in large:
             every[message].append(PARTLY_READ)
-        # Corrections need the message's own id, the decision needs the mark.
+        # Kept in any case: corrections need the message's own id, the decision needs the mark.
         owned = [digest_field(message.digest) for message in messages]
         always = extract(self._key, [[*owned, PARTLY_READ]]).ids
         return FeatureBatch(messages, extract(self._key, every).bounded(limits.FEATURES, always))

@@ -160,7 +160,7 @@ class Filter:
         return model
 
     def _add_prior(self) -> None:
-        """Add the shipped prior to a model without events; a killed creation leaves one, too."""
+        """Add the shipped prior to a model without events, which a killed creation leaves, too."""
         with self.store.read() as view:
             is_empty = view.totals().last_seq == 0 and view.position() is None
         added = shipped_load(self.recipe) if is_empty else None
@@ -196,7 +196,7 @@ class Filter:
         person: int = 0,
         own_costs: OwnCosts | None = None,
     ) -> Verdict:
-        """Return the verdict on one raw message; for a `person`, if that id is given.
+        """Return the verdict on one raw message, for the person with the id `person` if given.
 
         `own_costs` replace the costs of the model in the decision.
 
@@ -239,7 +239,7 @@ class Filter:
     ) -> dict[int, Verdict]:
         """Return the verdict for each of these persons that has corrections.
 
-        `given` is the message with its shared verdict, which is that of all others.
+        `given` is the message with its shared verdict; all other persons get the shared verdict.
         """
         several = list(persons)
         with self.store.read() as view:
@@ -273,7 +273,7 @@ class Filter:
     def without(
         self, ref: bytes | str, count: int, *, person: int = 0, own_costs: OwnCosts | None = None
     ) -> list[tuple[Clue, Verdict]]:
-        """Return the strongest clues of a message, and what the verdict were without each one.
+        """Return the strongest clues of a message, and the verdict on it without each one.
 
         The parameters are as in `explain`; of a raw message, only ids are used.
         """

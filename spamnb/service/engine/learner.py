@@ -91,7 +91,7 @@ class Learner:
         return receipts
 
     def finished(self, last_seq: int, labels: list[int], corrections: list[Event]) -> None:
-        """Take what the run of a transaction leaves; `committed` follows if it is in the store."""
+        """Keep the results of a transaction; `committed` follows when they are in the store."""
         self._next_recent, self._next_corrections = (last_seq, labels), corrections
 
     def committed(self) -> None:
@@ -185,7 +185,7 @@ class Learner:
     def _take_back(
         self, plan: PlannedEvent, training_rows: TrainingRows, journal: PendingJournal
     ) -> Update | None:
-        """Take back the previous event's net update from the rows; return its negation."""
+        """Subtract the previous event's net update from the rows; return its negation."""
         if plan.before == NO_LABEL:
             return None
         previous = journal.event(plan.previous)
@@ -274,7 +274,7 @@ class Learner:
     def make_forget(
         self, plan: PlannedEvent, training_rows: TrainingRows, journal: PendingJournal
     ) -> Event:
-        """Make a FORGET event: take back the old step, then the counts."""
+        """Make a FORGET event: subtract the old step, then the counts."""
         back = self._take_back(plan, training_rows, journal)
         assert back is not None
         assert plan.message_rows is not None
@@ -374,7 +374,7 @@ class LearningBatch:
         self._labels = learner.newest(view, self._totals.last_seq)
         self._rows: TrainingRows | None = None
         self._texts: list[Words] = []
-        """of all new features"""
+        """the texts of all new features"""
         self._corrections: list[Event] = []
         """events that used a budget"""
 

@@ -63,7 +63,7 @@ def find_digest(store: Store, history: Verdicts | None, ref: str) -> bytes:
 def _find(store: Store, history: Verdicts | None, ref: str) -> tuple[bytes, list[HistoryEntry]]:
     """Return the digest of the one message, and its history entries, newest first.
 
-    The store is read only for a message that the history cannot name alone.
+    The store is read only if the history alone does not identify the message.
     """
     ref = ref.strip()
     # A Message-ID may look like a signature or a digest.

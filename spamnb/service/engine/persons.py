@@ -1,7 +1,7 @@
 """The personal part of a label: what it adds to the corrections of the person that gave it.
 
 A label of a person belongs to message and person (`label_key`): two persons may give one message
-different labels, and each of them takes back their own.
+different labels, and each of them can undo only their own.
 """
 
 from __future__ import annotations

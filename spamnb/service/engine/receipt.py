@@ -31,7 +31,7 @@ class Receipt(NamedTuple):
     error: SpamnbError | None = None
     """why the request was refused; only from batches, because a single call raises it"""
     stored_bytes: int = 0
-    """that the change added to the model and its journal; only with probabilities"""
+    """bytes that the change added to the model and its journal; only with probabilities"""
     limited: bool = False
     """whether half of the daily budget was spent, so that the shared step was a small one"""
     already: int = 0

@@ -46,7 +46,7 @@ class Source(NamedTuple):
     """the person whose own corrections are changed until label and decision match, instead of the
     shared model's; 0 changes the shared model"""
     costs: Costs | None = None
-    """by which the mail of this person is decided; None for those of the model"""
+    """the costs by which the mail of this person is decided; None for those of the model"""
 
 
 class Learn(NamedTuple):
@@ -86,7 +86,7 @@ class BulkLoad(NamedTuple):
     time_us: int
     words: WordSource | None = None
     digest: bytes = b""
-    """of an import that is refused while another one with this digest is in force"""
+    """of an import; the import is refused while another one with this digest is in force"""
 
 
 TrainingRequest = Learn | Forget | Undo | BulkLoad

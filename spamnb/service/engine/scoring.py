@@ -95,8 +95,8 @@ def score_batches(
 ) -> list[Verdict]:
     """Return the verdicts on several batches of messages.
 
-    Rows are read for all batches in one call, because messages share features: reading them for
-    each batch of 64 costs 45 us a message among a million features, for eight together 26.
+    Rows are read for all batches in one call, because messages share features: with a million
+    features, reading takes 45 us a message for each batch of 64, and 26 us for eight together.
     """
     totals = snapshot.totals()
     verdicts: list[Verdict] = []
@@ -119,7 +119,7 @@ def _partly_id(secret: bytes) -> int:
 
 
 def _partly(recipe: Recipe, ids: Ids, view: RowView) -> frozenset[int]:
-    """Return the messages parsed only in part, when only ids are known: the mark is a feature."""
+    """Return the messages that were parsed only in part: a feature marks them."""
     wanted = _partly_id(recipe.key)
     row = int(ids.searchsorted(np.uint64(wanted)))
     if row == len(ids) or int(ids[row]) != wanted:
@@ -153,7 +153,7 @@ def score_examples(
 ) -> list[Verdict]:
     """Return the verdicts on messages of which only ids are known.
 
-    Only with `explained` they have clues, because looking up the texts takes half of the time.
+    They have clues only with `explained`, because looking up the texts takes half of the time.
     """
     rows, _ = _rows_of(recipe, snapshot, examples, explained=explained)
     return _verdicts(rows, costs, [(example.digest, example.message_id) for example in examples])

@@ -2,9 +2,9 @@
 
 The size of a step is its error, 1 - P(label), times its weight and the reduction for contradicting
 labels. The steps of one person within a day sum to less than a budget: each is scaled by what is
-left of it, so strong contradictions have less effect the more there are. Counts still change by
-one, and the corrected message still gets the person's label (`core.model.correction`). Bulk
-training has no budget: the owner of the model runs it.
+left of the budget, so strong contradictions have less effect the more there are. Counts still
+change by one, and the corrected message still gets the person's label (`core.model.correction`).
+Bulk training has no budget: the owner of the model runs it.
 
 A person that trained most of a model alone can harm few others, so the budget grows with the
 person's share of the messages: a model trained by one person's corrections alone has no limit.
@@ -45,7 +45,7 @@ MIN_STEPS = 0.5
 """Full steps of one person in a day: the twenty worst corrections found let 1.4 points more spam
 through; without a budget, 97 (decision 0030)."""
 LIMITED = MIN_STEPS / 2
-"""A label that may take less of a full step is reported as limited: half of the budget is spent."""
+"""A label that may take less than this part of a full step is reported as limited."""
 YOUNG_MODEL_STEPS = 40.0
 """A model with few messages has a larger budget: this many steps, divided by the messages of all
 labels but the most frequent one."""
@@ -105,8 +105,8 @@ class StepBudgets:
     ) -> tuple[float, int]:
         """Return what the person spent within a day, and the person's recent messages.
 
-        An event of more than a day ahead was made before the clock was set back: it would otherwise
-        use up the budget until the clock is there again.
+        An event with a time of more than a day ahead was made before the clock was set back. It
+        does not count: otherwise it would use up the budget until the clock reaches its time.
         """
         since, until = plan.request.time_us - DAY_US, plan.request.time_us + DAY_US
         rows = self._before(plan.seq, since, journal)
@@ -136,7 +136,7 @@ class StepBudgets:
     def _read_new(self, journal: PendingJournal) -> None:
         """Read the events that were stored since the last call."""
         at, new = self._first + self._count, list[_Used]()
-        # After a training, what counts is read from its end.
+        # After a large training, only the newest events count; they are read backwards.
         if at > journal.stored + 1 or journal.stored - at >= RECENT_EVENTS:
             self._first, self._count = journal.stored + 1, 0
             self._noted.clear()

@@ -1,9 +1,9 @@
 """Corrections by reference of verdicts that another host of the fleet has given.
 
-A correction that proves nothing here is tried once more with the verdicts of all hosts. If a host
-that may have given the verdict does not answer, a correction without the message waits in the
-outbox, as a question: it is tried again when such a host lives, and refused after a day. A
-correction with the message needs no answer: it is treated as on a host without a fleet.
+A correction that the verdicts of this host do not prove is tried once more with the verdicts of all
+hosts. If a host that may have given the verdict does not answer, a correction without the message
+waits in the outbox, as a question: it is tried again when such a host lives, and refused after a
+day. A correction with the message needs no answer: it is treated as on a host without a fleet.
 
 Reads and writes the outbox. Failure: RefError as `ownership`; LogAwayError if the outbox is full.
 """
@@ -32,7 +32,7 @@ from spamnb.store.fleet.fleet_log import FRESH_S
 from spamnb.store.fleet.outbox import WaitingQuestion
 
 PASS_S = 2.0
-"""how long the questions are tried at once: other hosts wait for this host's beats meanwhile"""
+"""how long one pass tries the questions: this host sends no beats meanwhile"""
 
 
 class Elsewhere:
@@ -46,9 +46,9 @@ class Elsewhere:
         self._member = store.member if isinstance(store, FleetStore) else None
         self._outbox = committer.outbox if isinstance(committer, FleetCommitter) else None
         self._tried_last = 0
-        """the number of the question that was tried last; the next pass begins behind it"""
+        """the number of the question that was tried last; the next pass begins after it"""
         self._trying = threading.Lock()
-        """held while a question is tried or taken back"""
+        """held while a question is tried or undone"""
 
     def resolve(self, feedback: Feedback) -> ResolvedMessage:
         """Find the message, and check that the sender may label it."""
@@ -100,10 +100,10 @@ class Elsewhere:
             return _receipt(asked, "the waiting correction was taken back")
 
     def answered(self) -> Iterator[tuple[int, Feedback, ResolvedMessage]]:
-        """Yield the questions that need not wait any longer; they are removed after their turn.
+        """Yield the questions that need not wait any longer, each with the time of its correction.
 
-        Each with the time at which it was put; after `PASS_S` the others wait for the next pass.
-        LogAwayError while no host can be asked.
+        A question is removed after the caller has handled it. After `PASS_S` the questions that are
+        left wait for the next pass. LogAwayError while no host can be asked.
         """
         if self._outbox is None or self._member is None:
             return
@@ -123,7 +123,7 @@ class Elsewhere:
                             self._outbox.remove_question(question.number)
                         elif resolved.silent != question.hosts:
                             self._outbox.put_question(question._replace(hosts=resolved.silent))
-                        # A host that lives and does not answer costs its wait once.
+                        # A pass waits only once for a host that lives and does not answer.
                         answering -= set(resolved.silent)
                 if time.monotonic() > end:
                     return
@@ -136,7 +136,7 @@ class Elsewhere:
 
 
 def _final(resolved: ResolvedMessage) -> ResolvedMessage:
-    """Return what a question has resolved to when it waits no longer."""
+    """Return the result of a question that does not wait any longer."""
     if not resolved.silent:
         return resolved
     reason = f"for a day no answer from {_named(resolved.silent)}, which may know the message"

@@ -7,7 +7,7 @@ message itself prove nothing for a stranger, since the sender of the message kno
 
 A submitted message is looked up by its digest first, then by the signature line in its header,
 since a mailing list may have added a footer. That line counts only if both messages share most of
-their features, or it could be copied onto another message to choose what is learnt.
+their features: otherwise it could be copied onto another message to choose what is learnt.
 
 Reads only. Failure: RefError for references that match no message, or several.
 """
@@ -79,7 +79,7 @@ class OwnershipCheck:
         return resolvers[feedback.trust](feedback)
 
     def _for_admin(self, feedback: Feedback) -> ResolvedMessage:
-        """Any message; the first known reference counts."""
+        """Find any message; the first known reference counts."""
         unknown: RefError | None = None
         for ref in feedback.refs[:_MAX_REFS]:
             try:
@@ -94,7 +94,7 @@ class OwnershipCheck:
         return ResolvedMessage(entry_example(signed) if signed else given, proven=True)
 
     def _for_user(self, feedback: Feedback) -> ResolvedMessage:
-        """Messages that were delivered to the user."""
+        """Find a message that was delivered to the user."""
         for ref in feedback.refs[:_MAX_REFS]:
             if entry := self.owned(feedback.user, ref):
                 return ResolvedMessage(entry_example(entry), proven=True)
@@ -117,7 +117,7 @@ class OwnershipCheck:
         )
 
     def _for_stranger(self, feedback: Feedback) -> ResolvedMessage:
-        """Messages with the shown signature, if delivered to the address that is claimed."""
+        """Find a message by the shown signature, if it was delivered to the claimed address."""
         local = is_local_stranger(feedback, self.rules)
         if local and (named := self._named_by_signature(feedback)):
             return ResolvedMessage(entry_example(named), proven=True)
@@ -197,10 +197,10 @@ class OwnershipCheck:
         return None
 
     def _attached(self, feedback: Feedback) -> HistoryEntry | None:
-        """A message forwarded inside with its signature line; None if the outer one has one.
+        """A message forwarded inside with its signature line; None if the outer message has a line.
 
-        The relay adds a line to every message that passes it, so copying another message's line
-        into a body gains nothing: then the outer message is the one that is meant.
+        The relay adds a line to the header of every message that passes it. So copying another
+        message's line into a body has no effect: the outer message is the one that is meant.
         """
         head, body = _split_head(feedback.raw)
         if _SIGNATURE_LINE.search(head):
@@ -232,7 +232,7 @@ def delivered_to(entry: HistoryEntry, user: str, rules: TeachingRules) -> bool:
 def own_notes(notes: Mapping[str, str], user: str, rules: TeachingRules) -> dict[str, str]:
     """Return the notes of a message as one recipient may see them.
 
-    Without the others: some may be recipients of a blind copy.
+    They do not name the other recipients: some of these may have got a blind copy.
     """
     recipients = notes.get("to", "").split()
     mine = own_addresses(recipients, user, rules)

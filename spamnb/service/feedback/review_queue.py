@@ -5,7 +5,7 @@ verdict on an untrusted channel. Each entry is one file: a line of JSON (sender,
 reason), then the message, if it was given. It is written to a temporary file, synced, renamed, and
 the folder synced, so that a confirmed entry survives a power cut. Number, bytes and age are
 bounded: strangers may fill half of the queue, and one network of them an eighth of that half. A
-full queue accepts no new entry, or a flood would push out legitimate ones.
+full queue accepts no new entry: otherwise a flood would push out legitimate ones.
 
 Must not know the model. Failure: LimitError when it is full, RefError for an unknown name,
 StoreError if the disk fails. An unreadable file is skipped.
@@ -184,7 +184,7 @@ class ReviewQueue:
 
 
 def _key(entry: ReviewItem, raw: bytes) -> str:
-    """The same key for the same label by the same sender on the same message; the sender first.
+    """Return the key of an entry: equal for the same sender, label and message; sender first.
 
     A stranger that uses a user's name counts as another sender.
     """

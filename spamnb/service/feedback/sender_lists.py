@@ -1,11 +1,11 @@
-"""Change and read the lists of senders, by the rights of the one who asks.
+"""Change and read the lists of senders, by the rights of the user that asks.
 
     admin       the list of any person or domain, and that of the site
     user        the own list, if persons are enabled; the name is that of the person
     stranger    none
 
 The sender is an address, a domain, or the author of a message. A change is on disk when `change`
-returns, and is undone by its opposite: the answer names the word from before. Setting the same word
+returns, and is undone by its opposite: the answer names the earlier word. Setting the same word
 again changes nothing. Failure: UserError for what is refused; a StoreError is raised.
 """
 
@@ -121,8 +121,8 @@ class SenderLists:
     def naming(self, entry: HistoryEntry, person: str, domain: str) -> list[Ruling]:
         """Return what each list says of the sender of a message in the history.
 
-        The order is that in which lists are asked. The history does not know whether a sender is
-        authentic, and only then a list that wants it decides.
+        The results are in the order in which the lists are asked. A list that wants a sender
+        decides only if the sender is authentic, which the history does not know.
         """
         senders = [entry.notes[name] for name in ("author", "from") if entry.notes.get(name)]
         rulings = []
@@ -142,7 +142,7 @@ class SenderLists:
             return [one for owner in owners if (one := view.senders(owner.key))]
 
     def shown(self, target: ListTarget) -> Iterator[dict[str, Any]]:
-        """Yield the entries of a list as values of JSON; all lists for an admin who names none."""
+        """Yield the entries of a list as values of JSON; of all lists if an admin names none."""
         all_lists = target.trust == "admin" and not (target.person or target.domain)
         owner = None if all_lists else self.owner(target)
         with self.model.store.read() as view:

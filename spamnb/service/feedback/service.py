@@ -256,7 +256,7 @@ class FeedbackService:
         return _answer(receipt)
 
     def _source(self, feedback: Feedback, policy: ChannelPolicy) -> Source:
-        """Return the source of a label: a user's is a label of that person, if there are any."""
+        """Return the source of a label; a user's label is that person's, if persons are enabled."""
         source = Source(feedback.user, feedback.channel, policy.weight)
         if feedback.person:
             return self.source_for(feedback.person, source)
@@ -272,7 +272,7 @@ class FeedbackService:
         return source._replace(person=self.model.person(name), costs=costs)
 
     def _of_label(self, source: Source, example: Example) -> Source:
-        """Return the source with the label to forget: a person's, or one from before persons."""
+        """Return the source of the label to forget: the person's, or an older one for all."""
         with self.model.store.read() as view:
             if not source.person or view.live(label_key(example.digest, source.person)):
                 return source

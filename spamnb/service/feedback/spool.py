@@ -13,9 +13,9 @@ or, for another user's message (by users with that right), with a line before it
     the message
 
 Labels of one message may contradict each other, so files are processed in the order in which they
-were written, by their times. A name that begins with `BOOT.TICKS.PID.` is more exact: the boot of
-the machine, and when in it the writer started (field 22 of /proc/PID/stat). Steps of the clock do
-not change that, and writers within one tick are ordered by their numbers.
+were written, by their times. A name that begins with `BOOT.TICKS.PID.` is more exact: it names the
+boot of the machine, and the time from there to the writer's start (field 22 of /proc/PID/stat).
+Steps of the clock do not change that, and writers within one tick are ordered by their numbers.
 
 A file's owner is not necessarily its author: a user with write access to a folder may rename every
 file in it into the spool, also mail that another user wrote there. A folder is proof: only a user
@@ -25,7 +25,7 @@ that owner has made its voucher. The inode in the name binds the voucher to the 
 
 Feedback must be a plain file with one name that only its owner may write: a hard link could be
 another user's secret, a symbolic one an endless device, and a pipe blocks on open. Other entries
-are set aside under a name that begins with `.aside-`, and counted. A file is deleted once its
+are set aside under a name that begins with `.aside-`, and counted. A file is deleted when its
 answer is durable; if the store fails, it stays for the next time. Folders are left alone.
 
 One listing reads each entry's name once and asks the file system only about candidates; after
@@ -68,8 +68,8 @@ FAILED = ".failed-"
 _ASIDE = ".aside-"
 _DONE = ".done-"
 _DONE_AT_ONCE = 1000
-"""Files of a killed process that one listing deletes. It leaves a few; a user can make any number,
-and each takes 20 us, a name alone 0.5."""
+"""Most `.done-` files that one listing deletes: deleting one takes 20 us. A killed process leaves a
+few of them, but a user can create any number."""
 _HEAD_BYTES = 1 << 16
 _SETTLED_NS = 1_000_000_000
 _STAMP = re.compile(r"([0-9a-f-]{36})\.([0-9]{1,15})\.([0-9]{1,9})\.")
@@ -396,10 +396,11 @@ def _remove_voucher(folder: int, name: str, inode: int) -> None:
 
 
 def _delete(folder: int, name: str, inode: int) -> None:
-    """Delete a learnt file; if the process is killed meanwhile, the next listing ends it.
+    """Delete a learnt file; if the process is killed meanwhile, the next listing completes that.
 
-    The file gets another name first: without its voucher it would be set aside. The voucher is
-    removed before the file: it would be valid for the inode's next file of that name.
+    The file gets another name first: under its own name and without a voucher it would be set
+    aside. The voucher is removed before the file: otherwise it would be valid for the next file
+    with this inode and name.
     """
     done = _DONE + name
     try:

@@ -111,7 +111,7 @@ class DailyQuota:
             self._check(keys)
 
     def give_back(self, keys: list[Key]) -> None:
-        """Take back a count: nothing was changed."""
+        """Undo a count, because nothing was changed."""
         with self._lock:
             self._changes.subtract(key for key in keys if self._changes[key] > 0)
 

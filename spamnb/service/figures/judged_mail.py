@@ -55,7 +55,7 @@ def said_of(
 ) -> tuple[Role | None, Event | None]:
     """Return the role of the label that a person gave a message, and its event.
 
-    Without a role if there is none, if no person gave it, or if its event is ignored.
+    The role is None without a label, if no person gave it, or if its event is ignored.
     """
     live = view.live(digest)
     if live is None or live.label == NO_LABEL:

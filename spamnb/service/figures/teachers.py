@@ -22,13 +22,13 @@ class Teacher:
 
     user: str
     labels: int = 0
-    """messages that the user gave a label, by the last one of each"""
+    """messages that the user gave a label; the last label of each message counts"""
     by_others: int = 0
     """those of them that another user gave another label"""
     tested: int = 0
     """those that were compared with the model"""
     by_model: int = 0
-    """those of the tested that all other trainings contradict, as in `spamnb doubt`"""
+    """tested ones that all other trainings contradict, as in `spamnb doubt`"""
 
 
 def teacher_facts(view: ReadView, recipe: Recipe, events: Sequence[Event]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def teacher_facts(view: ReadView, recipe: Recipe, events: Sequence[Event]) -> di
 
 
 def _testable(view: ReadView, events: Sequence[Event]) -> Iterator[Event]:
-    """Yield the trainings that are in force, but for those of one person, which may differ."""
+    """Yield the trainings in force, except those for one person, which may differ."""
     for event in events:
         live = view.live(event.label_key) if event.user and event.digest else None
         if live is not None and live.seq == event.seq and not event.person:

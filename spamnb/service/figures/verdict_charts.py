@@ -70,7 +70,7 @@ def correction_charts(
 
 
 def calibration_chart(judged: Sequence[JudgedMessage]) -> Chart:
-    """Return what was said and what was found, of mail that was judged before it was taught."""
+    """Return predicted and found shares of spam, of mail that was judged before it was taught."""
     known = [one for one in judged if one.before]
     bins = reliability(
         np.array([one.said == "spam" for one in known], bool),

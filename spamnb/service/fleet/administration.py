@@ -32,7 +32,7 @@ def raise_level(member: Member) -> int:
 
 
 class Standing(NamedTuple):
-    """Where a host and the log are."""
+    """The last event of a host, and that of the log."""
 
     epoch: str
     seq: int

@@ -70,15 +70,15 @@ FEW_REFUSALS = 3
 """After so many refusals every append takes the write lease."""
 WRITE_LEASE_MS = 5000
 PAUSE_S = 0.004
-"""longest pause after a refusal; the pauses are random, so that two hosts do not meet again"""
+"""longest pause after a refusal; the pauses are random, so that two hosts do not collide again"""
 TURN_S = 0.05
-"""before a long transaction if other hosts write, too: those that wait for the lease get it. 90 %
-of corrections beside a training wait 0.8 to 1.4 s at most with 0.02, 0.4 to 0.6 with 0.05 and 0.1
-"""
+"""pause before a long transaction if other hosts write, too: hosts that wait for the lease get it.
+During a training, 90 % of corrections wait at most 0.8 to 1.4 s with 0.02, and at most 0.4 to 0.6 s
+with 0.05 or 0.1."""
 SETTLE_S = 5.0
-"""how long the hosts have to report after a restart of the server"""
+"""time that the hosts get to report after a restart of the server"""
 REMEMBERED = 1000
-"""fingerprints, to compare with those of slower hosts"""
+"""number of fingerprints that are kept, to compare with those of slower hosts"""
 TELL_S = 30.0
 """how long a transaction is repeated while other hosts are faster"""
 
@@ -92,9 +92,9 @@ class Member(NamedTuple):
     log: FleetLog
     sealer: Sealer
     fold_s: float = 0.5
-    """a follower folds as often as this at most: a fold of many entries takes less time for each"""
+    """least time between two folds of a follower: entries take less time if folded together"""
     tail: Tail | None = None
-    """keeps the newest entries, in case that the log loses them"""
+    """keeps the newest entries, in case the log loses them"""
     outbox_bytes: int = OUTBOX_BYTES
     """how much may wait while the log is away"""
     level: int = VERSION
@@ -287,9 +287,9 @@ class FleetStore:
                 self._give_write_lease()
 
     def _take_turn(self, until: float) -> bool:
-        """Take the write lease after a long transaction: this one would often be in vain.
+        """Take the write lease for a long transaction, which would often be refused without it.
 
-        The hosts that wait for the lease come first.
+        Hosts that wait for the lease already get it first.
         """
         if self._is_shared:
             time.sleep(TURN_S)
@@ -337,7 +337,7 @@ class FleetStore:
         return self.member.fold_s
 
     def halt(self, why: FleetError | None) -> None:
-        """Neither fold nor append anything from now on, or go on."""
+        """Stop folding and appending for this reason, or go on if it is None."""
         self._halt = why
 
     def follow(self) -> int:
@@ -443,7 +443,7 @@ class FleetStore:
 
 
 def keep(tail: Tail | None, before: str, entries: Sequence[LogEntry]) -> None:
-    """Add entries, which follow this chain, to the tail; without it, the host goes on."""
+    """Add entries, which follow this chain, to the tail; a failure of the disk is ignored."""
     if tail is not None:
         with suppress(StoreError):
             tail.put(list(map(Link, [before, *(entry.chain for entry in entries)], entries)))

@@ -2,7 +2,7 @@
 
 Several entries are folded in one transaction, with the result of one transaction for each: the rows
 are sums, and a feature has the text that it got when it was last new. Therefore a transaction ends
-before an entry that changes a feature that an earlier one of it has removed.
+before an entry that changes a feature that an earlier entry in it has removed.
 
 Failure: FleetError for an entry that does not follow the store's last event, is not sealed for its
 place, or cannot be read.
@@ -91,7 +91,7 @@ def unfit(entry: LogEntry, error: Exception) -> FleetError:
 
 
 def permit_place(entry: LogEntry, position: FleetPosition) -> Place:
-    """Return the place of the permit to pass over an entry; no host has a name with a blank."""
+    """Return the place of the permit to skip an entry; the blank keeps it apart from any host."""
     return Place(position.epoch, "a skipped entry", entry.first, entry.last, entry.upto)
 
 

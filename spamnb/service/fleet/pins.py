@@ -59,7 +59,7 @@ def pinned_verdicts(
 
 
 def _as_said(verdict: Verdict, label: int, costs: Costs) -> Verdict:
-    """Return the verdict that the user expects who gave this label."""
+    """Return the verdict that the user who gave this label expects."""
     labels, z, roles = verdict.labels, list(verdict.z), roles_of(verdict.labels)
     if not matches_label(z, label, costs, roles):
         z[label] += max(missing_nats(z, label, decision_margins(costs)[roles[label]]), 0.0)

@@ -1,10 +1,10 @@
-"""`Pulse`: a host tells the others of itself, compares itself with them, and copies the model.
+"""`Pulse`: a host reports its state to the others, compares itself with them, and copies the model.
 
 Every few seconds a host records a beat with its position and a fingerprint of all numbers and
-texts. Two hosts with one name are detected by it, clocks that differ, and hosts whose numbers
-differ although they hold the same events: then those that are in the minority stop, and mail goes
-on there. A host also compares its rows with their sum, by a scan. Once a day one host copies its
-model to the server, so that others can join and the log can be cut.
+texts. The beats reveal two hosts with one name, clocks that differ, and hosts whose numbers differ
+although they hold the same events: then each host stops that differs from half of the living hosts
+or more; mail goes on there. A host also compares its rows with their sum, by a scan. Once a day one
+host copies its model to the server, so that others can join and the log can be cut.
 
 Failure: FleetError if another host has this one's name; LogAwayError.
 """
@@ -35,7 +35,7 @@ CLOCK_WARN_S = 60.0
 CLOCK_STOP_S = 3600.0
 _SET_CLOCK = "set the clock: corrections are dated by it"
 SCAN_SHARE = 0.005
-"""of one core, for scans of all rows: a store of 100,000 features is scanned with every beat"""
+"""share of a core for scans of all rows: a store of 100,000 features is scanned at every beat"""
 
 
 class Pulse:
@@ -49,7 +49,7 @@ class Pulse:
         self._scan_due = -math.inf
         self._is_told: set[str] = set()
         self._equal: dict[str, bool] = {}
-        """whether the sums of another host were those of this one where both have been"""
+        """whether another host had the sums of this host at an event that both have had"""
         self._faults: dict[str, FleetError | None] = {}
         """why this host must neither fold nor append"""
         self._seen: tuple[float, list[BeatingHost]] = (0.0, [])
@@ -95,7 +95,7 @@ class Pulse:
             self._is_told.discard("clock")
 
     def _judge(self, what: str, fault: str, hint: str = REJOIN) -> None:
-        """Stop the host for a fault, or let it go on if this and all others are over."""
+        """Stop the host for a fault, or let it go on if this fault and all others are over."""
         self._faults[what] = FleetError(fault, hint=hint) if fault else None
         self.store.halt(next(filter(None, self._faults.values()), None))
 
@@ -107,7 +107,7 @@ class Pulse:
         self._is_told.add(what)
 
     def _compare(self, beats: Sequence[Beat]) -> None:
-        """Stop this host if half of the living hosts or more have other sums than it had there."""
+        """Stop this host if half of the living hosts or more had other sums at the same event."""
         others = [one for one in beats if one.age_s <= FRESH_S and one.host != self._member.host]
         for one in others:
             own = self.store.fingerprints.get((one.seq, one.chain))

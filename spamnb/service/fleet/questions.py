@@ -36,7 +36,7 @@ _KEYS = {1: "signature", 2: "digest", 3: "message_id"}
 class OtherHosts:
     """The verdicts of this host and of all others; one object serves one correction.
 
-    A host that has not answered once is not asked again.
+    A host that has failed to answer is not asked again.
     """
 
     def __init__(self, member: Member, own: Verdicts | None, *, named_only: bool = False) -> None:
@@ -44,7 +44,7 @@ class OtherHosts:
         """hosts that may have a verdict that was looked for, and did not answer"""
         self._member, self._own = member, own
         self._named_only = named_only
-        """ask no host but the one that a signature names: for strangers, who are not counted"""
+        """ask only the host that a signature names: for strangers, whose questions have no limit"""
         self._end = time.monotonic() + ASK_S
         self._beats: list[Beat] | None = None
 
@@ -66,9 +66,10 @@ class OtherHosts:
         return sorted(entries, key=lambda entry: -entry.time_us)
 
     def _judges(self, signature: bytes) -> list[Beat]:
-        """Return the hosts that may have the verdict; those of the last day, if it names none.
+        """Return the hosts that may have the verdict: those of the last day if none is named.
 
-        A signature names a host by its name then: a silent one may have another name today.
+        A signature has the name that its host had then. If that host is silent, it may have another
+        name today, so the living hosts are asked, too.
         """
         try:
             if self._beats is None:
@@ -135,7 +136,7 @@ def _decoded(answer: bytes) -> list[HistoryEntry]:
 
 
 def _question_place(ident: str) -> Place:
-    """Return the place of a question; no host has a name with a blank."""
+    """Return the place of a question; the blank keeps it apart from the name of any host."""
     return Place(ident, "a question", 0, 0, 0)
 
 

@@ -1,10 +1,10 @@
-"""Make a lost log anew from a host (`reseed`), and bring a host back whose log went on without it.
+"""Make a lost log anew from a host (`reseed`), and bring back a host that the log has left behind.
 
 `reseed` begins the log where the kept entries of the host begin, and appends them: the other hosts
-find the entries that they lack, if they lack no more than those.
+find the entries that they lack, if they lack no more than these.
 
-`rejoin` is for a host with entries that the log has lost and no host gave back. The host takes
-the copy of another one, and learns its own lost lessons again: they are in its outbox before that.
+`rejoin` is for a host with entries that the log has lost and no host gave back. The host puts its
+own lost lessons into its outbox, takes the copy of another host, and learns the lessons again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def reseed(store: Store, member: Member, *, force: bool = False) -> Reseeded:
     """Make the log anew at the position of this host; `force` replaces a log that does not fit.
 
     With `force` a model without a position, whose change was interrupted, begins a new history.
-    RefusedError if another host has more events, or the log has this host's.
+    RefusedError if another host has more events, or if the log is not lost.
     """
     with store.read() as view:
         position = view.position() if force else position_of(view)
@@ -149,7 +149,7 @@ def rejoin(home: Path, store: Store, member: Member) -> Rejoined:
         position = position_of(view)
     head = member.log.head()
     if head is not None and head.epoch != position.epoch:
-        # The new history has what this host has appended, but for what was taken out of it.
+        # The new history has what this host has appended, except what was removed from it.
         raise RefusedError("the log has another history", hint="run `spamnb fleet join --force`")
     recorded = member.log.recorded(member.host)
     links = member.tail.ending(position.seq, position.chain) if member.tail else []
@@ -184,7 +184,7 @@ def _lessons(
 
 
 def _again(event: Event) -> Event | None:
-    """Return what gives the message of an event its label again; None if it has none."""
+    """Return an event that sets the label of an event again; None for one without a message."""
     if not event.digest:
         return None
     nothing = no_update(len(event.ids), event.delta.steps.shape[1])

@@ -29,7 +29,7 @@ _TRIES = 1000
 
 
 def catch_up(home: Path, member: Member) -> None:
-    """Fold what the log has, without closing it, so that a preview is of what all hosts have."""
+    """Fold what the log has, without closing it, so that a preview shows the model of all hosts."""
     with closing(open_store(home)) as store:
         with store.read() as view:
             if view.position() is None:

@@ -22,13 +22,13 @@ from spamnb.store.maintenance import backup, restore
 
 PART_BYTES = 1 << 20
 MOST_PARTS = 512
-"""The copy takes as much of the server's memory; a larger model is copied by a file."""
+"""A copy takes at most this much of the server's memory; copy a larger model as a file."""
 
 
 def put_snapshot(home: Path, member: Member, seq: int) -> int:
     """Copy the model of a home, which may be in use, to the server; return the size in bytes.
 
-    `seq` is an event that the copy has.
+    `seq` is the number of an event that the copy contains.
     """
     with tempfile.TemporaryDirectory(dir=home) as folder:
         copy = Path(folder) / "copy"
@@ -69,10 +69,10 @@ def take_snapshot(home: Path, member: Member, *, overwrite: bool = False) -> Non
             raise FleetError("the snapshot is incomplete, or was replaced", hint="try again")
         restore(copy, home, overwrite=overwrite)
     if member.tail is not None:
-        # It may be of another history, which may have been erased.
+        # The tail may belong to another history, which may have been erased.
         member.tail.clear()
 
 
 def _place(name: str, index: int, count: int) -> Place:
-    """Return the place of a part; no host has a name with a blank."""
+    """Return the place of a part; the blank keeps it apart from the name of any host."""
     return Place(name, "a snapshot", index, count, 0)

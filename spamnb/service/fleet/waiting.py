@@ -5,9 +5,9 @@ its receipt says `waiting`. While any lesson waits, later ones wait behind it, s
 in the order in which they were given. `learn_waiting` learns them when the log is back.
 
 Each lesson is learnt once, wherever the process ends. An entry of the log has the mark of its last
-lesson, and every host knows the mark of its own last entry (`Recorded`). A lesson that the outbox
-still has, but whose mark is there, is in the log. If it is unknown whether the log has a
-transaction, its lessons get its mark, and are in the log together or not at all.
+lesson, and every host knows the mark of its own last entry (`Recorded`). If `Recorded` has the mark
+of a lesson that is still in the outbox, the log has the lesson. If it is unknown whether the log
+has a transaction, its lessons get its mark, and are in the log together or not at all.
 
 Failure: LogAwayError if the outbox is full too, and for bulk changes, which do not wait.
 """

@@ -29,8 +29,8 @@ HEADERS: tuple[Place, ...] = (
         b"importance", b"x-mimeole",
     )),
 )  # fmt: skip
-"""Of a word of any other header: the dump does not tell which, so it counts for each of them. A
-message has it in one of them (docs/decisions/0048)."""
+"""Places of a word of any other header: the dump does not tell which header, so the word counts for
+each of them. A message has it in one of them (docs/decisions/0048)."""
 PREFIXES: dict[bytes, tuple[Place, ...]] = {
     b"subj": places(TokenLocation.SUBJECT),
     b"from": places(TokenLocation.FROM),

@@ -1,7 +1,7 @@
 """The values that all readers of dumps give, and the input that they share.
 
 A reader takes a file and a `DumpFacts`, and yields an `DumpEntry` for each word. It fills the facts
-meanwhile, so they are complete when the entries are. A line that it cannot read is counted, never
+meanwhile, so they are complete after the last entry. A line that it cannot read is counted, never
 an error. Must not know the model.
 """
 
@@ -15,8 +15,7 @@ from typing import BinaryIO, NamedTuple
 from spamnb.core.features.locations import TokenLocation
 
 LINE = 4096
-"""Most bytes of a line. The rest of a longer line is a line of its own,
-which has no valid counts."""
+"""Most bytes of a line. The rest of a longer line is a line of its own, without valid counts."""
 _DIGITS = 10
 """A number of fewer digits is below `MOST_COUNT`."""
 MOST_COUNT = (1 << 32) - 1
@@ -43,7 +42,7 @@ class DumpFacts:
     """What holds for a whole dump."""
 
     ham: int = 0
-    """messages that were trained as ham; with `spam` 0 if the dump does not tell"""
+    """messages that were trained as ham; `ham` and `spam` are 0 if the dump does not tell"""
     spam: int = 0
     skipped: int = 0
     """lines that could not be read"""
@@ -57,7 +56,7 @@ def places(*locations: TokenLocation) -> tuple[Place, ...]:
 
 
 TEXT = places(TokenLocation.BODY, TokenLocation.URL)
-"""Of a word of the text: other filters count words in text and in links together
+"""Places of a word of the text: other filters count words in text and in links together
 (docs/decisions/0048)."""
 
 

@@ -35,7 +35,7 @@ _PIECE = 1 << 20
 
 
 def read_dump(recipe: Recipe, file: BinaryIO, options: DumpOptions) -> MappedDump:
-    """Return a dump of a format as a change of a model; UserError with the reason if it cannot."""
+    """Return a dump of a format as a change of a model; UserError if it cannot be read."""
     name, most = options.format, options.most
     if name in REFUSED:
         reason, hint = REFUSED[name]

@@ -42,7 +42,8 @@ FEATURES = 300_000
 CHUNK = 2048
 """Words that are mapped together."""
 PARTS = 8
-"""Ids are hashes, so parts of them are of equal size. One at a time needs less memory."""
+"""Number of parts of all ids; counting one part at a time needs less memory. Ids are hashes, so the
+parts are of equal size."""
 _TOP_BITS = np.uint64(61)
 
 
@@ -53,7 +54,7 @@ class DumpOptions(NamedTuple):
     labels: tuple[str, str] = ("ham", "spam")
     """the model's labels for ham and spam of the dump"""
     most: int = 3000
-    """messages that it counts as at most, so that as many own messages outweigh it"""
+    """most messages that the dump counts as, so that as many own messages outweigh it"""
     folder: Path | None = None
     """where the temporary file is; default: where the system has them"""
 
@@ -163,7 +164,7 @@ def _normalised(word: bytes) -> bytes:
 def map_dump(
     recipe: Recipe, entries: Iterable[DumpEntry], facts: DumpFacts, options: DumpOptions, today: int
 ) -> MappedDump:
-    """Return a dump as a change of a model with this recipe; `today` is of lines without a day."""
+    """Return a dump as a change of a model with this recipe; `today` is for lines without a day."""
     refuse_model(recipe, options.labels)
     with tempfile.TemporaryFile(dir=options.folder) as texts, _without_collector():
         chunks = _Chunks(Key(recipe.key), texts if recipe.vocabulary else None, today)
@@ -204,7 +205,7 @@ def _without_collector() -> Iterator[None]:
 
 
 def _texts(parts: Iterable[Words], ids: Ids) -> Words:
-    """Return the texts of these features; a part has others, too, and some of them again."""
+    """Return the texts of these features; `parts` also have other texts, and some of them twice."""
     return MergedWords([MergedWords([part]).words(_common(part.ids, ids)) for part in parts]).words(
         ids
     )

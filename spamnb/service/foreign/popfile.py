@@ -24,8 +24,8 @@ from spamnb.service.foreign.dump import (
 )
 
 WEIGHT = 0.1
-"""Of occurrences, less is known than of messages; at a tenth the model's own training outweighs
-them soon."""
+"""Counts of occurrences tell less than counts of messages; with a tenth of the weight, the model's
+own training soon outweighs them."""
 MOST_BYTES = 1 << 28
 """Largest database; years of mail take 30 MB."""
 SPAM = ("spam", "junk")

@@ -1,8 +1,8 @@
 """Read the database of SpamBayes, as `sb_dbexpimp -e -f FILE` writes it.
 
 The first line is `HAM,SPAM`, the messages trained; each further one `WORD,HAM,SPAM` with the word
-quoted as in a URL. It counts messages. The text before a colon tells the place of a word; words of
-the text have no colon.
+quoted as in a URL. It counts messages. The part before a colon tells the place of a word; words of
+the body have no colon.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def _share(event: Event, trained: Event, labels: tuple[str, ...], nats: float) -
 
 
 def _removal_of(event: Event, trained: Event) -> Event:
-    """Return the event that takes back a training."""
+    """Return the event that reverses a training."""
     return event._replace(
         before=event.after,
         after=NO_LABEL,
@@ -234,7 +234,7 @@ def _removal_of(event: Event, trained: Event) -> Event:
 
 
 def _narrowed(event: Event, ids: Ids) -> Event:
-    """Return the part of an event that changes these ids; T and V become wrong by it."""
+    """Return the part of an event that changes these ids; its T and V are not valid."""
     rehearsals = tuple(
         RehearsalUpdate(_common(rehearsal.ids, ids), rehearsal.steps)
         for rehearsal in event.delta.rehearsals

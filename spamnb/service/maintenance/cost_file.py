@@ -9,7 +9,7 @@
     [[before]]                      what was in the file before, the newest first: the same keys
 
 The file is ignored if any cost is set elsewhere. What was found for a target is ignored if
-`ham_loss.one_in` is another one. Only an evaluation finds costs for a target: users label mainly
+`ham_loss.one_in` is another target. Only an evaluation finds costs for a target: users label mainly
 errors, and a bound from the labels of a running filter would be too optimistic.
 
 Failure: SettingsError for a file that exists and is invalid; StoreAccessError if it cannot be
@@ -88,7 +88,7 @@ def thresholds_of(costs: Costs) -> dict[str, float]:
 
 
 def stored_facts(home: Path, rules: CostRules) -> dict[str, Any] | None:
-    """Return what the file has, and what would be in force before it; None without a file."""
+    """Return the costs in the file, and the earlier ones; None without a file."""
     if (stored := read_stored(home)) is None:
         return None
     earlier = stored.earlier
@@ -106,7 +106,7 @@ class CostChoice(NamedTuple):
 
     junk: float
     expect: float
-    """the one that it is to replace"""
+    """the threshold that it is to replace"""
     by: str
     at: str
 

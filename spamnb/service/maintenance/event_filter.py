@@ -47,7 +47,7 @@ class EventFilter:
 
 @dataclass(frozen=True, slots=True)
 class RelearnFilter:
-    """Matches the events that a relearning drops: all of these people, all of these channels."""
+    """Matches the events that a relearning drops: all of these users, and all of these channels."""
 
     user: tuple[str, ...] = ()
     channel: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MALFORMED = ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError
-"""what parsing a line raises if it is not one of a right file"""
+"""exceptions that parsing an invalid line raises"""
 
 
 def json_line(value: dict[str, Any]) -> str:

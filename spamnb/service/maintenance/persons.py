@@ -3,7 +3,7 @@
 An erased person leaves no name, message digest, Message-ID, feature, correction or listed sender in
 the model, the history and the review queue. What the person's labels had added to the shared model
 is taken back; only labels that are part of the checkpoint stay in its sums, which name no person.
-Both erasing and its repetition after a kill end in the same state. Must not know settings or
+If the process is killed, erasing again ends in the same state. Must not know settings or
 terminals.
 """
 

@@ -12,7 +12,7 @@ Then one line for each feature:
     {"location": "subject", "token": "cheap", "w": [corrections of each label, 2^-20 nats]}
 
 and `name` for locations that have several kinds of lines. It has the corrections of the model, but
-none of its counts: with counts, a new model ranked unlike mail a fifth worse (docs/decisions/0058).
+none of its counts: with counts, a new model ranked other mail a fifth worse (docs/decisions/0058).
 So a prior counts as no message. Adding it is one event of the channel `CHANNEL`, so `undo` reverts
 it, and lists of events show it.
 
@@ -55,9 +55,10 @@ FORMAT = "spamnb prior"
 VERSION = 1
 CHANNEL = "prior"
 LEAST = 10
-"""How many messages of one label have a feature of a prior, if the model learnt few messages ..."""
+"""A prior has the features of at least this many messages of one label; a model that has learnt
+fewer messages of a label gives no prior ..."""
 SHARE = 600
-"""... and one message in so many if it learnt more."""
+"""... or of one message in so many, if that is more."""
 FEATURES = 100_000
 """Most features of a prior. 6,000 messages give 14,000."""
 CORRECTION = 4 * STEP_ONE
@@ -67,7 +68,7 @@ LINE = 2048
 
 SHIPPED = Path(__file__).with_name("prior.jsonl.gz")
 _SHIPPER = Source(user="spamnb")
-"""in whose name the shipped prior is added"""
+"""the user of the event that adds the shipped prior"""
 
 TEXTS = (TokenLocation.BODY, TokenLocation.SUBJECT, TokenLocation.HIDDEN, TokenLocation.CONTENT)
 TRAVELS: dict[TokenLocation, frozenset[bytes]] = {

@@ -76,7 +76,7 @@ class SessionConfig:
     least_messages: int = LEAST_MESSAGES
     fleet_host: str = ""
     """name of this host in its fleet, which is in its signatures; empty: it is alone. In a fleet,
-    corrections may wait for the log; their messages are judged as they say"""
+    corrections may wait for the log; their messages get the verdict that the corrections say"""
 
 
 class ScanFault(NamedTuple):
@@ -90,7 +90,7 @@ class ScanFault(NamedTuple):
 
 Found = ScanVerdict | ScanFault
 Recipients = Sequence[str]
-"""of one message, as its envelope names them"""
+"""recipients of one message, as its envelope names them"""
 
 
 class _Job(NamedTuple):
@@ -203,9 +203,10 @@ class ModelSession:
     def personal(
         self, raw: bytes, message: SenderEvidence, recipients: Recipients
     ) -> Mapping[str, ScanVerdict]:
-        """The verdicts of recipients with their own, of a message scanned before; never raises.
+        """The verdicts of recipients with their own, on a message scanned before; never raises.
 
-        Their lists of senders decide as in a scan; the files of the administrator did before.
+        The recipients' lists of senders decide as in a scan. The administrator's lists have decided
+        in the earlier scan.
         """
         found = attempt(partial(self._judge_again, raw, recipients))
         if isinstance(found, Exception):
@@ -370,7 +371,7 @@ class ModelSession:
                 self._counted_seq = seq
 
     def _scan_verdicts(self, mine: Mapping[str, Verdict]) -> dict[str, ScanVerdict]:
-        """By recipient, each verdict that several recipients share made once: clues take long."""
+        """The verdict of each recipient; a shared one is made once, because clues take long."""
         distinct = {id(one): one for one in mine.values()}
         made = {key: self._scan_verdict(one) for key, one in distinct.items()}
         return {name: made[id(one)] for name, one in mine.items()}
@@ -449,7 +450,7 @@ class ModelSession:
     def _is_current(self) -> bool:
         """Whether the open file is still the one at its path; checked once a second.
 
-        If the path has none now, the open one is still good: a new one may be on its way.
+        If there is no file at the path, the open one is still used: a new one may follow soon.
         """
         if self._clock() < self._next_check:
             return True

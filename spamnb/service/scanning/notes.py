@@ -14,7 +14,7 @@ from spamnb.core.policy.sender_evidence import SenderEvidence, sender_form
 from spamnb.service.scanning.types import Notes, ScanRequest
 
 _MAX_RECIPIENT_BYTES: Final = 16_384
-"""of recipients in one history entry, some 500; further ones cannot correct by reference alone"""
+"""for some 500 recipients in a history entry; others cannot correct by reference alone"""
 _MAX_NOTE_CHARS: Final = 256
 _MAX_SENDER_CHARS: Final = 128
 _MAX_SUBJECT_CHARS: Final = 160

@@ -1,7 +1,7 @@
 """The quarantine: stored messages with their envelopes, and their release.
 
     ID.eml      the message as it would have been relayed, with the product's headers; on release
-                they say so instead, or the next hop would file the message as junk
+                these say "released", or the next hop would file the message as junk
     ID.json     its envelope byte for byte (MAIL, each RCPT with parameters, XFORWARD), the
                 verdict's facts, the next hop, and the recipients that have it by now
 
@@ -12,7 +12,7 @@ sidecar without its message; a message without a sidecar is deleted after an hou
 A release, to all recipients or to some, is recorded in the sidecar, durably, before a byte is sent,
 and a recipient is marked as done only after the next hop's 250. A release that was begun and never
 ended may have been sent, so releasing to its recipients again has to be requested explicitly.
-Releases of one message to different recipients may run at a time. Must not know sockets: sending
+Releases of one message to different recipients may run together. Must not know sockets: sending
 is a callable.
 
 Failure: StoreFullError when the limit or the disk is reached, RefError for an unknown ID,
@@ -59,7 +59,7 @@ _ORPHAN_S: Final = 3_600
 """how long a message may lack its sidecar while both are being written"""
 _COUNT_AGAIN_S: Final = 60.0
 _COUNT: Final = struct.Struct("=dQ")
-"""in the lock file: when the files were counted, by the monotonic clock, and their bytes by now"""
+"""in the lock file: when the files were counted (monotonic clock), and their total size now"""
 _HEAD_BYTES: Final = 65_536
 _TIDY_S: Final = 3_600.0
 
@@ -228,8 +228,8 @@ class Quarantine:
     def _delete(self, identities: list[str], reason: str) -> int:
         """Delete messages; returns how many there were.
 
-        All sidecars go first, so that no listed message lacks its body. Two syncs for all: with two
-        for each, 3,000 expired messages took 27 s, of the one scan that found them.
+        All sidecars go first, so that no listed message lacks its body. Two syncs serve for all:
+        with two for each, 3,000 expired messages delayed the scan that found them by 27 s.
         """
         sidecars = {identity: self._path(identity, "json") for identity in identities}
         try:
@@ -287,8 +287,8 @@ class Quarantine:
     ) -> QuarantinedMessage:
         """Send a message to the recipients that do not have it; returns its new record.
 
-        `only`: to these of them, by their indexes. It is deleted once none waits. Without `again`,
-        a release that was begun and never ended is refused, since they may have the message.
+        `only`: to these of them, by their indexes. It is deleted when none waits. Without `again`,
+        a release to recipients of an earlier one that never ended is refused: they may have it.
         """
         raw = self.raw(identity)
         entry, to = self._start_release(identity, only, again=again)

@@ -145,7 +145,7 @@ def encoded(entry: QuarantinedMessage) -> bytes:
     """The sidecar as JSON, which escapes non-ASCII, so any byte of an envelope is preserved."""
     found = {"version": VERSION, **asdict(entry), "state": entry.state}
     sets = {name: sorted(found.pop(name)) for name in _SETS}
-    # Earlier versions can read a record without the others.
+    # Empty sets are left out: earlier versions can read only a record without the newer ones.
     found |= {name: numbers for name, numbers in sets.items() if numbers or name == "done"}
     return json.dumps(found, default=str, indent=1).encode() + b"\n"
 

@@ -8,8 +8,8 @@
 one turn of the event loop are scanned together, on one snapshot and with one commit; large ones go
 to a scan process (`Offload`). Queued messages are scanned in an order that is fair to their
 clients; one that was queued too long is not scanned (`busy`). Order of precedence: bypass, too
-large, known crasher, lists (`core.policy.rulings`), model; then own clients and `observe` remove
-the headers again.
+large, known crasher, lists (`core.policy.rulings`), model. Mail of own clients, and all mail with
+`observe`, gets no verdict headers.
 
 A message that is not scanned is delivered with an X-Spamnb header that gives the reason, or
 deferred, by `Fallbacks`; no other module decides this. A message is counted once, when its result
@@ -81,7 +81,7 @@ BUSY_REPLY: Final = b"4.3.2 Too much mail at the moment, please try again later"
 FAULTS: Final = frozenset(("fault", "overrun", "model"))
 """reasons that count as faults of the daemon"""
 BATCH_BYTES: Final = 65_536
-"""scanned in one turn of the event loop, or one message more: 10 ms of the slowest mail"""
+"""scanned in one turn of the event loop, plus a last message: 10 ms for the slowest mail"""
 _VERSION: Final[str] = sys.modules["spamnb"].__version__
 
 
@@ -93,8 +93,8 @@ class ScanPolicy(ScanOptions, Fallbacks):
     observe: bool = False
     """scan and log, but add only the signature"""
     served: LocalDomains = field(default_factory=LocalDomains)
-    """the domains with mailboxes here: mail to others gets no signature, with which they could
-    correct"""
+    """the domains with mailboxes here: mail to other domains gets no signature, because recipients
+    there could correct with it"""
     wait_s: float = 30.0
     """how long a message may be queued until its scan begins"""
     listener: str = ""
@@ -102,7 +102,7 @@ class ScanPolicy(ScanOptions, Fallbacks):
     other: str = ""
     """the filter in front, the marks of which are noted; empty if there is none"""
     before_mailboxes: bool = False
-    """the next hop are mailboxes of persons, each of whom should get a message of their own"""
+    """the next hop delivers to mailboxes of persons; each should get a message of their own"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

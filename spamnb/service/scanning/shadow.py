@@ -3,8 +3,8 @@
     shadow = Shadow(ask, ShadowOptions(share), file, run_in_thread=..., log=...)
     shadow.offer(raw, facts)         after the client has its result
 
-Never in the way of mail: a message is asked about in another thread, after its result; it is left
-out if too many are being asked about, or too many were in this second. The signature, which no
+Mail never waits for it: a message is asked about in another thread, after its result. A message is
+left out if too many are being asked about, or too many were in this second. The signature, which no
 sender can guess, decides which messages are in the share. There is a file for each day, with one
 JSON object a line; its size and the number of files are limited.
 """

@@ -70,9 +70,9 @@ class Advice(NamedTuple):
     verdict: ScanVerdict
     mail_action: MailAction
     score: float
-    """of junk from `verdict_headers.REQUIRED_SCORE` on"""
+    """a message is junk from `verdict_headers.REQUIRED_SCORE` on"""
     reject_score: float
-    """from which a message is rejected"""
+    """the score from which a message is rejected"""
 
 
 @dataclass(frozen=True, slots=True)

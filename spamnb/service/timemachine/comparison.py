@@ -1,7 +1,7 @@
 """What two states of a model say of the newest messages of the history; writes nothing.
 
 Both judge each message now, by the ids that the history has of it. Labels count as known if a
-person gave them and they are not of the training that the new model is without.
+person gave them and they are not of the training that the new model omits.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ KEEP_S: Final = 600.0
 MOST_KEPT: Final = 3
 """old models that stay on the disk"""
 _END_S: Final = 10.0
-"""for a killed child to end, and for the folder to be removed"""
+"""time for a killed child to end, and for the folder to be removed"""
 _COMMAND: Final = ("-P", "-m", "spamnb.service.timemachine")
 _FATAL: Final = (signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV)
 

@@ -44,7 +44,7 @@ class PreviewTask(NamedTuple):
 
 
 def preview(task: PreviewTask) -> Facts:
-    """Return what the wanted model is, and what it changes; `state` is null if it is this one."""
+    """Return the wanted model and what it changes; `state` is null if it is the present one."""
     home, folder = task.home, task.folder
     copied = _MAKERS[task.wanted.kind](task)
     if copied is None:

@@ -92,7 +92,7 @@ class Summary:
     seconds: float
     cpu_seconds: float
     waiting: int = 0
-    """are learnt when the log of the fleet is back"""
+    """messages that are learnt when the log of the fleet is back"""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
