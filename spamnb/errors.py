@@ -53,7 +53,7 @@ class RefError(UserError):
 
 
 class RefusedError(UserError):
-    """A change is not possible: superseded, before the checkpoint, or a number would overflow."""
+    """A change is not possible: it is superseded, in the checkpoint, or overflows a number."""
 
 
 class LimitError(RefusedError):
@@ -74,7 +74,7 @@ class StoreBusyError(StoreError):
 
 
 class StoreReplacedError(StoreBusyError):
-    """The path has another file than the one that is open: open the store again."""
+    """The file at this path was replaced after it was opened: open the store again."""
 
 
 class StoreFullError(StoreError):
@@ -100,7 +100,7 @@ class StoreAccessError(StoreError):
 
 
 class LogAwayError(StoreBusyError):
-    """The log of the fleet does not answer. What was to be learnt may be in the log or not."""
+    """The log of the fleet does not answer. The log may or may not have the new events."""
 
 
 class FleetError(StoreError):

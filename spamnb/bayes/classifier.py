@@ -196,7 +196,7 @@ def numbers(X: ArrayLike, least: float = -LARGEST) -> Floats:
             hint="give one list of numbers per case",
         )
     if not ((cases >= least) & (cases <= LARGEST)).all():
-        raise UserError(f"a number is missing, below {least:g} or above {LARGEST:g}")
+        raise UserError(f"a number is missing, or below {least:g} or above {LARGEST:g}")
     return cases
 
 

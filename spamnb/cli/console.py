@@ -42,7 +42,8 @@ def console() -> None:
 def open_(session: CliSession) -> None:
     """Print a link to the pages that logs in as an administrator.
 
-    It is good for one login within a minute. The owner of the home and root can use this command.
+    The link is valid for one login, within a minute. The owner of the home and root can use this
+    command.
     """
     from spamnb.endpoints.console.pages.logins.visitors import new_link
     from spamnb.service.engine.clock import now_us
@@ -58,7 +59,7 @@ def _url(session: CliSession) -> str:
     if wanted.url:
         return wanted.url.rstrip("/")
     if not wanted.address:
-        raise UserError("there are no pages", hint="set console.address in the settings")
+        raise UserError("there are no pages to open", hint="set console.address in the settings")
     if wanted.address.startswith("unix:"):
         raise UserError(
             f"a browser cannot open {wanted.address}",

@@ -57,7 +57,8 @@ def correct(
     """
     if not label:
         raise UserError(
-            "no label is given", hint="ham or spam; `spamnb forget` removes a message's training"
+            "no label is given",
+            hint="give ham or spam; `spamnb forget` removes a message's training",
         )
     _teach(session, (label, person), refs, as_json=as_json)
 
@@ -101,10 +102,10 @@ def undo(
 ) -> None:
     """Undo a training, correction, import or expiry by the number of its event.
 
-    A correction that waits for the log of a fleet has a number with a w, such as w7.
+    With options instead of numbers: undo all events of a user, a channel or a period. The command
+    then shows their number and asks for confirmation.
 
-    Or undo all events of a user, a channel or a period. The command then shows their number and
-    asks for confirmation.
+    A correction that waits for the log of a fleet has a number with a w, such as w7.
     """
     if not receipts:
         undo_chosen(session, filters, yes=yes, as_json=as_json)

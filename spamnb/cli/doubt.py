@@ -36,7 +36,7 @@ _KEYS = "[k]eep, [c]hange, [q]uit? "
 @click.option("--limit", type=Count(), default=20, metavar="N",
               help="Maximum number; 0 shows all.")  # fmt: skip
 @click.option("--ask", is_flag=True, help="Show the clues of each message, and ask for a key: keep "
-              "the label, or change it to the other one.")  # fmt: skip
+              "the label, or change it to the more probable one.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @pass_session
 def doubt(session: CliSession, /, limit: int, ask: bool, as_json: bool, **filters: Any) -> None:
@@ -44,7 +44,7 @@ def doubt(session: CliSession, /, limit: int, ask: bool, as_json: bool, **filter
 
     Each message is scored as if it had not been trained. Columns: event, nats of evidence against
     the label, the label and the more probable one, time, user and channel, message. Messages in the
-    checkpoint are not listed. Nothing changes without --ask; `spamnb correct` changes a label, too.
+    checkpoint are not listed. Without --ask nothing changes; `spamnb correct` also changes a label.
     """
     if ask and (as_json or not sys.stdin.isatty()):
         raise UserError("--ask needs a terminal", hint="list the labels without --ask")

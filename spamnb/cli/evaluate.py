@@ -85,17 +85,17 @@ spamnb evaluate --world conflict ham/ spam/        persons who want different ma
               help="Messages of a label, instead of HAM and SPAM; repeatable.")  # fmt: skip
 @click.option("--plain", is_flag=True, help="The input is plain text, not mail: given with "
               "--label, or as one collection (a folder per label, cats.txt, *.sgm).")  # fmt: skip
-@click.option("--against-rest", is_flag=True, help="Each label against all other labels: "
-              "for documents with several labels. `train` makes no such model.")  # fmt: skip
+@click.option("--against-rest", is_flag=True, help="Evaluate each label against all others: for "
+              "documents with several labels. `train` cannot make such a model.")  # fmt: skip
 @click.option("--world", type=click.Choice(["conflict", "peace", "newsletters", "attack"]),
               help="Deliver the mail to invented persons, and compare how models serve them. "
-              "conflict: readers of a sender want its mail or not. peace: all want it. "
-              "newsletters: one wants a sender's mail, another one does not. attack: false "
-              "labels.")  # fmt: skip
+              "conflict: some readers of a sender want its mail, others do not. peace: all readers "
+              "want it. newsletters: one person wants a sender's mail, another does not. attack: "
+              "some persons give false labels.")  # fmt: skip
 @click.option("--people", type=click.IntRange(1), default=PEOPLE, show_default=True, metavar="N",
               help="Number of persons of --world.")  # fmt: skip
-@click.option("--persons", metavar="FILE", help="The same with the persons of FILE, one delivery a "
-              "line: PATH PERSON LABEL.")  # fmt: skip
+@click.option("--persons", metavar="FILE", help="Like --world, with the persons and deliveries of "
+              "FILE, one delivery per line: PATH PERSON LABEL.")  # fmt: skip
 @pass_session
 @click.pass_context
 def evaluate(ctx: click.Context, session: CliSession, /, **given: Any) -> None:
@@ -155,7 +155,9 @@ def _refuse_idle(ctx: click.Context, given: dict[str, Any]) -> None:
     """Refuse options without effect, before an evaluation that takes minutes."""
     for name, (other, holds) in _ADD.items():
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE and not holds(given):
-            raise UserError(f"{spelt(name)} needs {other}", hint="add that, or leave it out")
+            raise UserError(
+                f"{spelt(name)} needs {other}", hint=f"add {other}, or leave out {spelt(name)}"
+            )
     if given["compare"] and given["sources"]:
         raise UserError("--compare takes no mail, only two files", hint="leave out the mail")
 

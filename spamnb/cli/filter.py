@@ -52,14 +52,16 @@ spamnb --home ~/model filter < mail      ask the daemon of this model, else use 
 @click.option("-x", "--require-verdict", is_flag=True, help="Without a verdict write nothing and "
               "exit with 75, so that the caller tries again.")  # fmt: skip
 @click.option("-U", "--socket", "place", metavar="ADDRESS", help="The daemon's scanner listener: a "
-              "path, or host:port. Default: /run/spamnb/scan.sock; scan.sock in the home if one "
+              "path, or host:port. Default: /run/spamnb/scan.sock; scan.sock in the home if a home "
               "is given.")  # fmt: skip
 @click.option("-t", "--timeout", type=Number(0.1, 3600), default=20.0, metavar="SECONDS",
-              help="For the daemon's answer, and again for a scan here. Default: 20.")  # fmt: skip
-@click.option("--sender", default="", metavar="ADDRESS", help="The envelope's sender.")
+              help="Time limit for the daemon's answer, and again for a scan without the daemon. "
+              "Default: 20.")  # fmt: skip
+@click.option("--sender", default="", metavar="ADDRESS", help="The sender of the envelope.")
 @click.option("--recipient", "recipients", multiple=True, metavar="ADDRESS", help="A recipient of "
-              "the envelope, who may then correct the message by its id. Counts if the user of "
-              "this program may name users (serve.delegates). Repeatable.")  # fmt: skip
+              "the envelope, who may then correct the message by its id. It counts only if the "
+              "user that runs this command may name users (serve.delegates). "
+              "Repeatable.")  # fmt: skip
 @pass_session
 @click.pass_context
 def filter_(
@@ -79,8 +81,8 @@ def filter_(
     stay: line ends, an mbox line, the body.
 
     The daemon is asked first. Without a daemon the message is scanned here, with the model of
-    --home. Without a model it passes with `X-Spamnb-Verdict: unscanned`, and a line on standard
-    error says why.
+    --home. Without a model the message passes with `X-Spamnb-Verdict: unscanned`, and a line on
+    standard error says why.
 
     Exit code: 0 if the whole message was written, with or without a verdict; 75 for every failure
     (disk full, standard output closed, unknown option). The caller must then keep the message and

@@ -24,11 +24,11 @@ spamnb fleet init                 on the first host
 spamnb fleet snapshot             then, to let others join
 spamnb fleet join                 on each other host
 spamnb fleet status               how far this host has followed the log, and the other hosts
-spamnb fleet reseed               make a lost log anew, on the host that has the most events
+spamnb fleet reseed               create a lost log again, on the host that has the most events
 spamnb fleet rejoin               on a host whose events the log has lost
-spamnb fleet skip 1042           pass over an entry that no host can apply
+spamnb fleet skip 1042            pass over an entry that no host can apply
 spamnb fleet level                after all hosts are upgraded
-spamnb fleet leave                go on alone, with the model as it is
+spamnb fleet leave                continue alone, with the model as it is
 """
 _PLACES = {
     "init": "spamnb.cli.fleet:init",
@@ -50,7 +50,7 @@ _PLACES = {
     short_help="Share one model between several hosts.",
 )
 def fleet() -> None:
-    """Share one model between several hosts, by a log on a server (see [fleet] in the settings)."""
+    """Share one model between several hosts through a log on a server ([fleet] in the settings)."""
 
 
 def _fleet_of(session: CliSession) -> FleetParams:
@@ -80,7 +80,7 @@ def _opened(session: CliSession, *, readonly: bool) -> Iterator[tuple[Filter, Me
 @command("Begin a fleet.", EXAMPLES)
 @pass_session
 def init(session: CliSession) -> None:
-    """Make the log of the fleet, which goes on from the model of this host, and the fleet's key."""
+    """Create the key and the log of the fleet; the log continues from the model of this host."""
     from spamnb.endpoints.fleet.membership import key_path, make_key
     from spamnb.service.fleet.administration import begin
 
@@ -110,7 +110,7 @@ def snapshot(session: CliSession) -> None:
 @click.option("--force", is_flag=True, help="Replace an existing model.")
 @pass_session
 def join(session: CliSession, force: bool) -> None:
-    """Make the model of this host from the copy on the server; the key must be here already."""
+    """Copy the model from the server to this host, which must already have the fleet's key."""
     from spamnb.service.fleet.snapshot import take_snapshot
 
     refuse_while_served(session, "join the fleet")
@@ -150,14 +150,14 @@ def status(ctx: click.Context, session: CliSession, as_json: bool) -> None:
         ctx.exit(1)
 
 
-@command("Make a lost log anew.", EXAMPLES)
+@command("Create a lost log again.", EXAMPLES)
 @click.option("--force", is_flag=True, help="Replace a log, or ignore a host with more events.")
 @pass_session
 def reseed(session: CliSession, force: bool) -> None:
-    """Make the log anew on its server, with what this host has kept of it.
+    """Create the log again on its server, from the entries that this host has kept.
 
-    Run it on the host that has the most events; it is refused if another host tells of more. The
-    daemons may run: they go on as soon as the log is there.
+    Run this command on the host that has the most events; it is refused if another host reports
+    more. The daemons may run: they continue as soon as the log exists.
     """
     from spamnb.service.fleet.recovery import reseed as make
 
@@ -168,7 +168,7 @@ def reseed(session: CliSession, force: bool) -> None:
         found = make(model.store, member, force=force)
     say(f"the log has the events {found.first} to {found.seq}")
     if found.silent:
-        say(f"not heard of: {', '.join(found.silent)}; run `spamnb fleet status` there")
+        say(f"no report from {', '.join(found.silent)}; run `spamnb fleet status` there")
 
 
 def _has_no_position(session: CliSession) -> bool:
@@ -177,10 +177,10 @@ def _has_no_position(session: CliSession) -> bool:
         return view.position() is None
 
 
-@command("Join again, with the own corrections.", EXAMPLES)
+@command("Join again, with this host's corrections.", EXAMPLES)
 @pass_session
 def rejoin(session: CliSession) -> None:
-    """Take the copy of another host, and learn again what the log has lost of this host."""
+    """Copy the model of another host, and learn again the corrections that the log has lost."""
     from spamnb.service.fleet.recovery import rejoin as join_again
 
     refuse_while_served(session, "join the fleet again")
@@ -195,9 +195,9 @@ def rejoin(session: CliSession) -> None:
 @click.argument("event", type=click.IntRange(1))
 @pass_session
 def skip(session: CliSession, event: int) -> None:
-    """Make the entry at which this host has stopped empty, for all hosts that have not applied it.
+    """Empty the entry at which this host has stopped, for all hosts that have not applied it.
 
-    What it has taught is lost. A host that has applied it has to join again then.
+    The training of this entry is lost. A host that has already applied the entry must join again.
     """
     from spamnb.service.fleet import recovery
 
@@ -206,12 +206,12 @@ def skip(session: CliSession, event: int) -> None:
     say(f"the events {entry.first} to {entry.last}, of host {entry.host}, are empty now")
 
 
-@command("Write newer entries.", EXAMPLES)
+@command("Let all hosts write newer entries.", EXAMPLES)
 @pass_session
 def level(session: CliSession) -> None:
     """Let all hosts write the newest entries that this host knows, after all hosts are upgraded.
 
-    It is refused if a host that was there within a day cannot read them.
+    The command is refused if a host that was active within a day cannot read such entries.
     """
     from spamnb.service.fleet.administration import raise_level
 
@@ -223,9 +223,9 @@ def level(session: CliSession) -> None:
 @command("Leave the fleet.", EXAMPLES)
 @pass_session
 def leave(session: CliSession) -> None:
-    """Make this host independent of the log. Its model stays as it is, and learns alone then.
+    """Make this host independent of the log. Its model stays, and learns alone from now on.
 
-    It learns what waits for the log. Remove fleet.url from the settings, too.
+    The model learns the corrections that wait for the log. Also remove fleet.url from the settings.
     """
     from spamnb.service.fleet import administration
     from spamnb.service.fleet.waiting import learn_alone
@@ -240,6 +240,6 @@ def leave(session: CliSession) -> None:
             outbox.remove_question(question.number)
     say("this host has left the fleet")
     if learnt:
-        say(f"{learnt} corrections that waited are learnt")
+        say(f"{learnt} waiting corrections are learnt now")
     if questions:
         say(f"{len(questions)} corrections of verdicts of other hosts are dropped")

@@ -30,7 +30,7 @@ IMAP_EXAMPLES = """
 spamnb imap                                  all mailboxes of the settings, until Ctrl-C
 spamnb imap alice                            one mailbox: the section [imap.alice]
 spamnb imap --once                           what is new since the last run: for cron
-spamnb imap --once --existing                also judge the mail that lies in the inbox
+spamnb imap --once --existing                also judge the mail that is already in the inbox
 """
 _END_S = 5.0
 """for the threads to end; what they leave half done is continued by the next run"""
@@ -39,8 +39,9 @@ _END_S = 5.0
 @command("Filter mailboxes on IMAP servers.", IMAP_EXAMPLES)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--once", is_flag=True, help="Handle what is new, then exit.")
-@click.option("--existing", is_flag=True, help="Also judge the mail that lies in the inbox. "
-              "Without it only mail is judged that arrives after the first run.")  # fmt: skip
+@click.option("--existing", is_flag=True, help="Also judge the mail that is already in the inbox. "
+              "Without this option, only mail that arrives after the first run is "
+              "judged.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
 @pass_session
 def imap(
@@ -48,10 +49,10 @@ def imap(
 ) -> None:
     """Judge new mail in mailboxes on IMAP servers, move junk, and learn from moves.
 
-    NAME is a section [imap.NAME] of the settings; without it all are read. Junk goes to the junk
-    folder of the mailbox. A message that the user moves to the junk folder is trained as spam, one
-    that the user takes out of it as ham. No message is ever changed or deleted. While a daemon
-    runs with these settings, it reads the mailboxes itself.
+    NAME is a section [imap.NAME] of the settings; without NAME, all mailboxes are read. Junk goes
+    to the junk folder of the mailbox. A message that the user moves to the junk folder is trained
+    as spam, one that the user takes out of it as ham. No message is ever changed or deleted. While
+    a daemon runs with these settings, it reads the mailboxes itself.
     """
     from spamnb.endpoints.imap.connection import StopSignal
     from spamnb.endpoints.imap.ports import ImapPorts

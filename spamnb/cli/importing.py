@@ -51,7 +51,7 @@ spamnb import --from popfile popfile.db
               help="The model's label for ham of the dump.")  # fmt: skip
 @click.option("--label-spam", default="spam", show_default=True, metavar="NAME",
               help="The model's label for spam of the dump.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Show what of the dump this model can use, and "
+@click.option("--dry-run", is_flag=True, help="Show how much of the dump this model can use, and "
               "change nothing.")  # fmt: skip
 @click.option("--again", is_flag=True, help="Import the dump although it was imported before.")
 @click.option("--check", nargs=2, metavar="HAM SPAM", help="Afterwards score the newest 500 "
@@ -68,9 +68,9 @@ def import_(session: CliSession, /, **given: Any) -> None:
     message, so the model's own training soon outweighs it. The journal lists it under the channel
     prior. Import a prior only from a server that you trust and that gets similar mail.
 
-    With --from, the counts of another filter are mapped to this model's features. If the mail
-    that it was trained with still exists, `train` gives better results. Imported counts alone
-    never mark mail as junk: that needs 20 own messages of each label.
+    With --from, the counts of another filter are mapped to this model's features. If the mail that
+    it was trained with still exists, `train` gives better results. Imported counts alone never mark
+    mail as junk: the model must also learn 20 messages of each label.
     """
     options = _options(given)
     try:
@@ -228,5 +228,5 @@ def _show_dump(found: dict[str, Any]) -> None:
     if found["weight"] != 1:
         rows.append(("weight", f"{found['weight']:g}, because it counts words, not messages"))
     if found["skipped"]:
-        rows.append(("skipped", f"{found['skipped']} lines that are no word with its counts"))
+        rows.append(("skipped", f"{found['skipped']} lines that are not a word with its counts"))
     table([(name, safe(text)) for name, text in rows])

@@ -29,7 +29,8 @@ spamnb opensmtpd 127.0.0.1:783       ask a daemon on TCP
 @command("Run as a filter of OpenSMTPD, which starts it.", EXAMPLES, name="opensmtpd")
 @click.argument("address", default=str(SOCKET))
 @click.option("--deadline", type=Number(1, 280), default=DEADLINE_S, metavar="SECONDS",
-              help="For the verdict on a message; then it passes. Default: 45.")  # fmt: skip
+              help="Time limit for a verdict; then the message passes without one. "
+              "Default: 45.")  # fmt: skip
 def opensmtpd(address: str, deadline: float) -> None:
     """Ask the daemon about each message of OpenSMTPD, and add the verdict to its header.
 
@@ -37,7 +38,8 @@ def opensmtpd(address: str, deadline: float) -> None:
     /run/spamnb/scan.sock. A message with the action `reject` is refused with 550. Without an answer
     in time, the message passes with `X-Spamnb-Verdict: unscanned`, and the log says why.
 
-    The program runs until OpenSMTPD closes its input: OpenSMTPD ends when a filter ends.
+    The program runs until OpenSMTPD closes its input, because OpenSMTPD ends when one of its
+    filters ends.
     """
     try:
         Address.parse(address)

@@ -38,8 +38,8 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obje
 def persons() -> None:
     """List and erase the corrections of persons.
 
-    With persons.enabled, the label of a user changes the verdicts on mail to that user until they
-    agree; for all others it is evidence.
+    With persons.enabled, the label of a user changes the verdicts on mail to that user until the
+    verdicts agree with the label; for all other users the label is evidence.
     """
 
 
@@ -108,8 +108,8 @@ def show_(session: CliSession, name: str, as_json: bool) -> None:
 def erase(session: CliSession, name: str, yes: bool, as_json: bool) -> None:
     """Remove all labels, corrections and listed senders of a person, and the name.
 
-    This cannot be undone. The labels are taken out of the shared model too, except those in the
-    checkpoint, which stay in its sums without a name. Stop the daemon first. Backups, logs,
+    This cannot be undone. The labels are also removed from the shared model, except the labels in
+    the checkpoint: these stay in its sums, without a name. Stop the daemon first. Backups, logs,
     quarantine and mailboxes are not changed: the command lists the files of the home that still
     contain an address of the person.
     """

@@ -40,7 +40,8 @@ def review() -> None:
     """Accept or refuse queued feedback.
 
     Feedback is queued when the sender cannot be verified, or when it contradicts a very sure
-    verdict on an untrusted channel. The model does not change before an administrator accepts it.
+    verdict on an untrusted channel. The model does not change until an administrator accepts the
+    feedback.
     """
 
 

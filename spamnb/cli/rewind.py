@@ -49,7 +49,7 @@ spamnb bisect --person ann new.eml      for a person, whose own labels count mor
 @JSON
 @pass_session
 def rewind(session: CliSession, moment: str, yes: bool, as_json: bool) -> None:
-    """Restore the exact state of the model at a time. Later training is removed from it.
+    """Restore the exact state of the model at a time. Training after this time is removed.
 
     TIME is a date or an age: 30m, 12h, 7d, 2w; or the name of a model that an earlier rewind has
     kept. The command shows what would change and asks. The daemon keeps running. The current model

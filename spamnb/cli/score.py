@@ -175,9 +175,9 @@ def explain(session: CliSession, ref: str, count: int, person: str, as_json: boo
     the model learnt. A message that was trained, or scored by the daemon, can be named by its
     message id, digest or signature.
 
-    If a list of wanted or unwanted senders decides on the file, the last line says so. For a
-    message that is named otherwise, the last lines say which list decided when it was scanned, and
-    which ones name its sender now.
+    If PATH is given and a list of wanted or unwanted senders decides, the last line says so. If REF
+    is given, the last lines say which list decided when the message was scanned, and which lists
+    name its sender now.
     """
     from spamnb.service.training.bulk_scoring import verdict_as_dict
 

@@ -54,21 +54,21 @@ def senders() -> None:
     DKIM or SPF passed for the sender's domain (local.authserv_ids); so a forged sender gains
     nothing. Mail of an unwanted sender is junk.
 
-    The list of a person comes before that of the recipient's domain, and this before the list for
-    all recipients. The files rules.allow and rules.block come before all of them.
+    The list of a person comes before the list of the recipient's domain, and the list of the domain
+    before the list for all recipients. The files rules.allow and rules.block come before all lists.
 
-    An administrator changes all lists, another user the own one.
+    An administrator may change all lists; another user may change only the own list.
     """
 
 
-@command("List the senders of lists.", EXAMPLES, name="list")
+@command("List the senders on the lists.", EXAMPLES, name="list")
 @_of
 @JSON
 @pass_session
 def list_(session: CliSession, person: str, domain: str, as_json: bool) -> None:
     """List senders: whose list, wanted or unwanted, sender, time.
 
-    Without options an administrator sees all lists, another user the own one.
+    Without options an administrator sees all lists, and another user only the own list.
     """
     with asking(session) as client:
         answer = client.ask("senders", **_target(client, person, domain))
@@ -81,7 +81,7 @@ def list_(session: CliSession, person: str, domain: str, as_json: bool) -> None:
     _warn(answer.header)
 
 
-@command("Want senders, or not.", EXAMPLES)
+@command("Add wanted or unwanted senders.", EXAMPLES)
 @click.argument("word", type=click.Choice(["wanted", "unwanted"]), metavar="wanted|unwanted")
 @click.argument("senders", nargs=-1, required=True, metavar="SENDER...")
 @_of
@@ -95,10 +95,10 @@ def add(
     domain: str,
     as_json: bool,
 ) -> None:
-    """Add senders to a list, as wanted or unwanted ones; the newest word for a sender counts.
+    """Add senders to a list, as wanted or unwanted; the newest entry for a sender counts.
 
     SENDER is an address, such as news@example.org, or a domain, such as example.org, which stands
-    for its subdomains too. The next message is decided by it.
+    for its subdomains too. The entry applies from the next message on.
     """
     _change(session, senders, {"word": word}, (person, domain), as_json=as_json)
 

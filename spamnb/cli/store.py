@@ -154,11 +154,11 @@ def export(session: CliSession, file: str, with_key: bool, prior: bool, persons:
     (last trained, days since 2000-01-01), location and token.
 
     A prior has 5 % of the counts, and at most those of 300 messages, so it has only words that many
-    messages contain. Words in the names and addresses of senders and recipients are left out. It
-    may still contain other names: read it before you give it to others.
+    messages contain. Words in the names and addresses of senders and recipients are left out. The
+    prior may still contain other names: read it before you give it to others.
 
     With --persons, a line per person follows: person (16 hex digits), name, places and values. An
-    import adds persons without corrections in the model, each in one event.
+    import adds the persons that have no corrections in the model yet, each in one event.
     """
     from spamnb.service.maintenance.export_import import export as lines
     from spamnb.service.maintenance.prior import make_prior

@@ -58,9 +58,10 @@ SAMPLE = click.option("--sample", type=click.IntRange(1), default=60, show_defau
                       "label.")  # fmt: skip
 _REPORT_OPTIONS = (
     click.option("--answers", metavar="FILE", help="Labels of drawn messages, one a line: `ham ID` "
-                 "or `spam ID`. They bound the number of all. Default: trial-answers in the home."),
-    click.option("--log", "mail_log", metavar="FILE", help="Log of the mail server: counts mail "
-                 "that was refused or put off before any filter saw it."),
+                 "or `spam ID`. The report estimates from them how often spamnb is right. Default: "
+                 "trial-answers in the home."),
+    click.option("--log", "mail_log", metavar="FILE", help="Log of the mail server: the report "
+                 "counts the mail that was refused or deferred before any filter saw it."),
     SAMPLE,
     click.option("--show", type=Count(), default=10, show_default=True, metavar="N",
                  help="Number of drawn messages to print."),
@@ -80,14 +81,15 @@ def reporting(decorated: Decorated) -> Decorated:
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="A mail host of this site: "
               "marks above its Received field count. Default: `local.hosts`.")  # fmt: skip
 @click.option("--other", metavar="FILTER", help="Also believe marks of this filter elsewhere in "
-              "the header: it must remove the marks that mail arrives with. Or: any.")  # fmt: skip
+              "the header; the filter must remove the marks that mail arrives with. `any` stands "
+              "for all filters.")  # fmt: skip
 @click.option("--ask", "asked", metavar="FILTER", help="Ask the filter instead of reading marks: "
               "rspamd:HOST:PORT, spamd:HOST:PORT, bogofilter, bogofilter:DIR.")  # fmt: skip
 @click.option("--labels", "labels_by", default="folders", show_default=True,
               metavar="folders|flags|sa:FILE", help="How users labelled mail, as in "
               "`spamnb train --labels`.")  # fmt: skip
 @click.option("--judge", is_flag=True, help="Before the report, label the drawn messages, as "
-              "`spamnb trial judge` does. Nothing is learnt by that.")  # fmt: skip
+              "`spamnb trial judge` does. The model does not learn these labels.")  # fmt: skip
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest messages.")
 @reporting
 @pass_session
@@ -140,7 +142,8 @@ def maildir(session: CliSession, /, folders: tuple[str, ...], **given: Any) -> N
 def report(session: CliSession, /, days: int, **given: Any) -> None:
     """Compare the recorded verdicts of both filters.
 
-    The daemon records the other verdict if a listener has `other`, or if `trial.ask` is set.
+    The daemon records the verdict of the other filter if a listener has `other`, or if `trial.ask`
+    is set.
     """
     pairs, unmarked = recorded_pairs(session, days)
     _print(pairs, _context(session, given, unmarked), given)
@@ -168,8 +171,8 @@ def recorded_pairs(session: CliSession, days: int) -> tuple[list[PairedVerdict],
 @command("Label drawn messages, one key for each.", EXAMPLES)
 @DAYS
 @SAMPLE
-@click.option("--answers", metavar="FILE", help="Keep the labels there; default: trial-answers in "
-              "the home.")  # fmt: skip
+@click.option("--answers", metavar="FILE", help="Keep the labels in this file. Default: "
+              "trial-answers in the home.")  # fmt: skip
 @click.option("--teach", is_flag=True, help="Also train the model with each label.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each drawn "
               "message, and ask nothing.")  # fmt: skip
@@ -177,10 +180,10 @@ def recorded_pairs(session: CliSession, days: int) -> tuple[list[PairedVerdict],
 def judge(session: CliSession, /, days: int, sample: int, **given: Any) -> None:
     """Label the messages of `trial report` that have no label and would move to another folder.
 
-    Keys: h is ham, s is spam, n is the next message, u takes the last label back, q ends. The
-    verdicts are not shown, so that they do not influence you. Each label is on disk before the
-    next message is shown. From the labels `trial report` computes on how many of all such messages
-    spamnb is right, with bounds. The model learns nothing without --teach.
+    Keys: h is ham, s is spam, n is the next message, u undoes the last label, q ends. The verdicts
+    are not shown, so that they do not influence you. Each label is on disk before the next message
+    is shown. From these labels, `trial report` estimates on how many of all such messages spamnb is
+    right, with bounds. The model learns nothing without --teach.
     """
     from spamnb.cli.trial_judge import ask_all, drawn_strata, list_drawn, require_terminal
 
@@ -209,8 +212,8 @@ def _marks(session: CliSession, given: dict[str, Any]) -> Callable[[bytes], Filt
         )
     if not other and not hosts:
         raise UserError(
-            "any sender can write marks, so none is believed",
-            hint="name the mail host that adds them with --host, or the filter with --other",
+            "any sender can write marks, so spamnb believes none",
+            hint="give --host with the mail host that adds them, or --other with the filter",
         )
     return partial(read_mark, hosts=hosts, other=other)
 

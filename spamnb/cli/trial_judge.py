@@ -82,7 +82,9 @@ def require_terminal(*, as_json: bool) -> None:
     if as_json:
         raise UserError("--judge prints no JSON", hint="judge first, then run it with --json alone")
     if not sys.stdin.isatty():
-        raise UserError("labels are asked for on a terminal", hint="list the messages with --json")
+        raise UserError(
+            "labels can only be asked for on a terminal", hint="list the messages with --json"
+        )
 
 
 def ask_all(
@@ -133,7 +135,7 @@ def _take_back(
 ) -> int:
     """Remove the last answer of this session, and undo its event; return the message's place."""
     if not given:
-        say("there is no label of this session to take back")
+        say("there is no label of this session to undo")
         return at
     at, receipt = given.pop()
     answers.remove_last()

@@ -76,12 +76,12 @@ def compare(a: Path, b: Path, *, resamples: int = 1000, seed: int = 1) -> Compar
     scores_b = second.take([row for _, row in pairs])
     if not pairs or scores_a.truth.all() or not scores_a.truth.any():
         raise UserError(
-            f"{a} and {b} have {len(pairs)} messages in common",
+            f"{a} and {b} have only {len(pairs)} messages in common",
             hint="evaluate both on the same mail, with ham and spam in it",
         )
     if (scores_a.truth != scores_b.truth).any():
         raise UserError(
-            f"{a} and {b} do not agree which messages are spam",
+            f"{a} and {b} do not agree on which messages are spam",
             hint="evaluate both on the same mail with the same labels",
         )
     resampling = {"resamples": resamples, "seed": seed}

@@ -30,7 +30,10 @@ def check_model(
     rows = list(read_each(found, warn))
     verdicts = list(model.score_many(raw for raw, _ in rows))
     if len({label for _, label in rows}) < 2:
-        raise UserError("the newest mail has not both ham and spam", hint="give newer mail of both")
+        raise UserError(
+            "the newest mail does not contain both ham and spam",
+            hint="give newer mail of both labels",
+        )
     truth = np.array([label == "spam" for _, label in rows])
     odds = np.array([verdict.spam_log_odds for verdict in verdicts])
     P = np.array([verdict.probability for verdict in verdicts])

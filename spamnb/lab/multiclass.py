@@ -176,7 +176,7 @@ def evaluate_against_rest(
     started, cpu = time.perf_counter(), sum(os.times()[:4])
     if options.kind != "corrected":
         raise UserError(
-            f"labels against the rest have no kind {options.kind}", hint="leave --kind out"
+            f"--against-rest does not work with the kind {options.kind}", hint="leave out --kind"
         )
     truth = label_table([names for _, names in documents], options.labels)
     for label, present in zip(options.labels, truth.T, strict=True):

@@ -115,7 +115,8 @@ def _refuse_version(version: Any, source: str) -> None:
     if isinstance(version, int) and version != VERSION:
         raise SettingsError(
             f"{source} has version {version} of the settings; this program reads {VERSION}",
-            hint="docs/upgrade.md: write the file anew, or install the program that it is for",
+            hint="rewrite the file for this version, or install the version that it is for: see "
+            "docs/upgrade.md",
         )
 
 

@@ -41,9 +41,9 @@ def _actions(section: str) -> tuple[Setting, ...]:
 def _costs(section: str) -> tuple[Setting, ...]:
     return (
         Setting(f"{section}.deliver_costs", OWN_PAIR,
-            "Costs of this decision for these recipients, in place of costs.deliver. Of a section "
-            "that sets one of the four, the others are those of [costs]; if it sets none, the "
-            "costs are those of all recipients."),
+            "Costs of this decision for these recipients, in place of costs.deliver. If the "
+            "section sets only some of the four costs, [costs] supplies the others; if it sets "
+            "none, it changes no costs."),
         Setting(f"{section}.unsure_costs", OWN_PAIR, "In place of costs.unsure."),
         Setting(f"{section}.junk_costs", OWN_PAIR,
             "In place of costs.junk: the higher the first number, the surer the model must be "
@@ -93,12 +93,12 @@ SERVING: tuple[Setting, ...] = (
     Setting("serve.watchdog_s", number(2, 3600),
         "A process that does not respond for this long is killed and restarted. When the messages "
         "that it was scanning are sent again, listener.*.known_crasher handles them. Keep "
-        "systemd's WatchdogSec above it."),
+        "systemd's WatchdogSec above this value."),
     Setting("serve.unscanned_percent", number(0, 100),
-        "Warn, in the log and in `spamnb status`, when more than this share of the messages of "
-        "the last ten minutes, and at least five, were not scanned. Without faults all messages "
-        "are scanned; 1 % separates a fault or an attack from a single odd message. `spamnb status "
-        "--prometheus` counts them by reason."),
+        "Warn, in the log and in `spamnb status`, when more than this share of the messages of the "
+        "last ten minutes, and at least five messages, were not scanned. Without faults all "
+        "messages are scanned; 1 % separates a fault or an attack from a single odd message. "
+        "`spamnb status --prometheus` counts them by reason."),
     Setting("limits.connections", whole(1, 1 << 20),
         "Maximum number of connections; each worker gets an equal share."),
     Setting("limits.busy_share", number(0.1, 1),
@@ -112,13 +112,15 @@ SERVING: tuple[Setting, ...] = (
         "time."),
     Setting("limits.connections_an_address", whole(1, 1 << 20),
         "Maximum number of connections from one address (64 bits of IPv6), counted over all "
-        "workers; trusted peers are exempt. 50 as Postfix's smtpd_client_connection_count_limit."),
+        "workers; trusted peers are exempt. 50 is the value of Postfix's "
+        "smtpd_client_connection_count_limit."),
     Setting("limits.upstream_connections", whole(1, 1 << 20),
         "Number of connections that the next hop accepts at the same time, counted over all "
-        "workers: 100 as Postfix's default_process_limit. Untrusted clients together get this "
-        "number less limits.reserved. One network of them (24 bits of IPv4, 48 of IPv6) gets at "
-        "most as many as it leaves free: half of them if there is no other network. Further "
-        "clients are answered with 421. Trusted clients are not counted."),
+        "workers. 100 is the value of Postfix's default_process_limit. Untrusted clients together "
+        "get this number less limits.reserved. One network of untrusted clients (24 bits of IPv4, "
+        "48 of IPv6) gets at most as many connections as it leaves free: half of them if there is "
+        "no other network. Further clients are answered with 421. Trusted clients are not "
+        "counted."),
     Setting("limits.memory_bytes", whole(1 << 20),
         "Bytes of message data that each worker keeps in memory. Above it the worker stops "
         "reading; it refuses no message. While clients wait for memory, a sixteenth of it is "
@@ -127,26 +129,26 @@ SERVING: tuple[Setting, ...] = (
     Setting("limits.errors", whole(1, 1 << 20),
         "Number of refused commands after which a session is ended."),
     Setting("limits.commands", whole(4, 1 << 20),
-        "Maximum number of commands of an untrusted client between its connection or last "
-        "accepted message and the next one; accepted recipients are not counted. A message needs "
-        "three. 100 as Postfix's smtpd_junk_command_limit."),
+        "Maximum number of commands of an untrusted client between its connection or last accepted "
+        "message and the next one; accepted recipients are not counted. A message needs three. 100 "
+        "is the value of Postfix's smtpd_junk_command_limit."),
     Setting("limits.recipients", whole(100, 1 << 20),
         "Maximum number of recipients per message of an untrusted client; further ones are "
-        "answered with 452, and the client sends them with its next message. 1000 as Postfix's "
-        "smtpd_recipient_limit; RFC 5321, 4.5.3.1.8, requires at least 100."),
+        "answered with 452, and the client sends them with its next message. 1000 is the value of "
+        "Postfix's smtpd_recipient_limit; RFC 5321, 4.5.3.1.8, requires at least 100."),
     Setting("timeouts.connect_s", _SECONDS,
         "Time to connect to the next hop, while the client waits for the reply to its EHLO."),
     Setting("timeouts.first_mail_s", _SECONDS,
         "Time from a connection to its first MAIL command."),
     Setting("timeouts.first_mail_busy_s", _SECONDS,
-        "The same when more than limits.busy_share of the connections are in use, or of the "
-        "next-hop connections that untrusted clients may use. Untrusted clients must then get "
-        "from MAIL to DATA within timeouts.first_mail_s."),
+        "Time from a connection to its first MAIL command when more than limits.busy_share of the "
+        "connections, or of the next-hop connections that untrusted clients may use, are in use. "
+        "Untrusted clients must then get from MAIL to DATA within timeouts.first_mail_s."),
     Setting("timeouts.message_s", _SECONDS,
         "Time from the connection or the last accepted message of an untrusted client to its next "
         "DATA, regardless of other commands; the time that the next hop takes to reply is not "
-        "counted. RFC 5321, 4.5.3.2, allows 300 seconds for a single command, and Postfix reuses "
-        "a connection for as long."),
+        "counted. RFC 5321, 4.5.3.2, allows 300 seconds for a single command, and Postfix reuses a "
+        "connection for the same time."),
     Setting("timeouts.command_s", _SECONDS,
         "Time between commands (RFC 5321, 4.5.3.2)."),
     Setting("timeouts.data_s", _SECONDS,
@@ -246,15 +248,15 @@ SERVING: tuple[Setting, ...] = (
         "default includes every program on this machine. Mail from the sendmail command is never "
         "trusted."),
     Setting("delivery.received", FLAG,
-        "Add a Received line. List this host in local.hosts then, or the message has different "
-        "features after delivery."),
+        "Add a Received line. If you set this, list this host in local.hosts; otherwise the "
+        "message has different features after delivery."),
     Setting("delivery.receipts", FLAG, "Reply to reports from logged-in users."),
     Setting("delivery.size_limit_bytes", _BYTES, "Maximum size of a message."),
     Setting("feedback.limit_bytes", _BYTES,
         "Maximum size of a message that the model learns from."),
     Setting("feedback.user_per_day", whole(1),
-        "Changes by one user per day. Moving a whole folder can be a thousand; the limit stops a "
-        "faulty program before it damages the model."),
+        "Changes by one user per day. A user who moves a whole folder can make a thousand changes; "
+        "the limit stops a faulty program before it damages the model."),
     Setting("feedback.user_bytes_per_day", _BYTES,
         "Bytes that the changes of one user add to the model per day: a new word takes about 70, "
         "a known one 7. A thousand ordinary messages add 9 MB to an empty model, 5,000 add 28 MB."),
@@ -263,8 +265,8 @@ SERVING: tuple[Setting, ...] = (
         "reports. The same number of reports without a signature is queued for review, counted "
         "separately and per network of origin."),
     Setting("feedback.strangers_per_day", whole(0),
-        "Changes per day by all unauthenticated senders together: a sender address costs nothing. "
-        "Reports without a signature are counted separately, up to the same number."),
+        "Changes per day by all unauthenticated senders together, because a sender address costs "
+        "nothing. Reports without a signature are counted separately, up to the same number."),
     Setting("feedback.sure", number(0.5, 1),
         "Spam traps and reports do not override a verdict with at least this probability: they "
         "are queued for review."),
@@ -297,11 +299,11 @@ SERVING: tuple[Setting, ...] = (
         "Maximum number of invalid entries kept as .aside-... for inspection; further ones are "
         "deleted."),
     Setting("persons.enabled", FLAG,
-        "A user's label changes the verdicts on mail to that user until they agree; for all "
-        "others it is evidence. See docs/persons.md."),
+        "A user's label changes the verdicts on mail to that user until the verdicts agree with "
+        "the label; for all other users the label is evidence. See docs/persons.md."),
     Setting("persons.aliases", TEXT,
-        "File of lines `ALIAS TARGET`, such as Postfix's virtual table: whose mail an address is. "
-        "Empty: no aliases."),
+        "File of lines `ALIAS TARGET`, such as Postfix's virtual table: they name the person who "
+        "receives the mail to an address. Empty: no aliases."),
     Setting("trial.ask", TEXT,
         "Another filter that is asked about a share of the mail, for `spamnb trial report`: "
         "rspamd:HOST:PORT, spamd:HOST:PORT, bogofilter or bogofilter:DIR. It is asked after the "
@@ -310,12 +312,13 @@ SERVING: tuple[Setting, ...] = (
         "Share of the scanned messages that trial.ask is asked about, at most ten a second for "
         "each worker."),
     Setting("console.address", ADDRESS,
-        "Address of the HTTP API and the pages: host:port, or unix:/path. Empty: none. One that "
-        "other machines reach needs console.certificate or console.proxies. It needs the extra "
-        "`console`. See docs/console.md.", restart=True),
+        "Address of the HTTP API and the pages: host:port, or unix:/path. Empty: no console. An "
+        "address that other machines can reach needs console.certificate or console.proxies. The "
+        "console needs the extra `console`. See docs/console.md.", restart=True),
     Setting("console.url", TEXT,
         "URL at which browsers find the pages, of this daemon or of the web server in front. Links "
-        "begin with it. Requests for other hosts than this and this machine are refused."),
+        "begin with this URL. The console refuses requests for hosts other than the host of this "
+        "URL and this machine."),
     Setting("console.certificate", TEXT,
         "PEM file of the certificate for HTTPS. A reload reads it again. Empty: no TLS.",
         restart=True),
@@ -324,10 +327,11 @@ SERVING: tuple[Setting, ...] = (
     Setting("console.proxies", NETS,
         "Web servers in front of console.address: their X-Forwarded-For names the client. Without "
         "console.certificate only they and this machine may connect. Every program that can "
-        "connect from there is trusted: see docs/console.md.", restart=True),
+        "connect from these servers is trusted: see docs/console.md.", restart=True),
     Setting("console.proxy_header", TEXT,
         "Header field in which the proxies name the user that they have logged in, such as "
-        "Remote-User; from others it is ignored. The proxies must remove what clients send.",
+        "Remote-User; the field is ignored if it comes from other clients. The proxies must remove "
+        "this field from the requests of clients.",
         restart=True),
     Setting("console.passwords", TEXT,
         "File of the logins of the pages, as written by `spamnb passwd`. Empty: "
@@ -339,18 +343,18 @@ SERVING: tuple[Setting, ...] = (
     Setting("console.users", FLAG,
         "Let all other logins see and correct the mail that was delivered to their addresses."),
     Setting("console.users_release", choice("all", "junk", "no"),
-        "Which messages in quarantine users may release to themselves: all, those that were not "
-        "to be rejected, or none."),
+        "Which messages in quarantine users may release to themselves: all; junk, those with a "
+        "decision other than reject; or no, none."),
     Setting("digest.at", TEXT,
         "Time of the day at which users get a mail about new messages in quarantine, such as "
-        '"07:00". Empty: no mails. It needs the console with console.url.'),
+        '"07:00". Empty: no mails. This needs the console with console.url.'),
     Setting("digest.smtp", ADDRESS,
         "The server that delivers these mails. It must not pass them to spamnb."),
     Setting("digest.sender", TEXT,
         "Sender of these mails, such as postmaster@example.org."),
     Setting("digest.links", choice("act", "login"),
-        "Where links lead: to one message, which they can release to the recipient of the mail "
-        "without a login, or to the login."),
+        "Where the links in these mails lead. act: to one message, which the recipient of the mail "
+        "can release without a login. login: to the login page."),
 )  # fmt: skip
 
 LISTENERS = NamedSections(
@@ -403,7 +407,7 @@ LISTENERS = NamedSections(
         Setting("listener.*.size_limit_bytes", whole(0),
             "Maximum size of a message; 0 leaves the limit to the next hop."),
         Setting("listener.*.bare_newlines", choice("normalise", "refuse"),
-            "A lone CR or LF in a message is never passed on, because servers disagree on its "
+            "A lone CR or LF in a message is never passed on, because servers disagree about the "
             "meaning (SMTP smuggling): normalise makes it a line end, refuse rejects the message."),
         Setting("listener.*.on_fault", choice("deliver", "defer"),
             "If no model can be used, or the scanner fails: deliver the message unscanned, or "
@@ -412,11 +416,11 @@ LISTENERS = NamedSections(
         Setting("listener.*.busy", choice("defer", "deliver"),
             "If a scan could not start within timeouts.scan_wait_s: defer the message (451), or "
             "deliver it unscanned. Any sender can cause this with a burst of large messages, and "
-            "it is over soon, so the default is defer."),
+            "the burst is over soon, so the default is defer."),
         Setting("listener.*.overrun", choice("defer", "deliver"),
             "If a scan takes longer than timeouts.scan_s: defer the message (451), or deliver it "
-            "unscanned. listener.*.known_crasher handles its next attempt, so it is deferred "
-            "once."),
+            "unscanned. listener.*.known_crasher handles the next attempt, so the message is "
+            "deferred only once."),
         Setting("listener.*.known_crasher", choice("head", "deliver", "defer"),
             "How a message is handled after a scan of it exceeded the time limit, or crashed its "
             "process twice. head: it is scored by its header only; if that fails too, it is "
@@ -435,7 +439,7 @@ MAILBOXES = NamedSections(
     "imap",
     "alice",
     "Mailboxes on IMAP servers: new mail is judged, junk is moved, and moves by the user are "
-    "learnt. Read by the daemon, or by `spamnb imap` without one. See docs/imap.md.",
+    "learnt. The daemon reads them; without a daemon, `spamnb imap` does. See docs/imap.md.",
     (
         Setting("imap.*.host", TEXT, "Name of the IMAP server.", restart=True),
         Setting("imap.*.port", whole(0, 65_535), "Its port; 0 is 993, or 143 without implicit TLS.",

@@ -14,8 +14,8 @@ FLEET: tuple[Setting, ...] = (
     Setting("fleet.name", TEXT,
         "Name of the fleet; fleets on the same server need different names.", restart=True),
     Setting("fleet.host", TEXT,
-        "Name of this host, different from all others of the fleet. Empty: the name of the "
-        "machine.",
+        "Name of this host, different from the names of all other hosts of the fleet. Empty: the "
+        "name of the machine.",
         restart=True),
     Setting("fleet.key_file", TEXT,
         "File with the key of the fleet, the same on all hosts. Empty: fleet.key in the home.",
@@ -29,30 +29,31 @@ FLEET: tuple[Setting, ...] = (
         restart=True),
     Setting("fleet.durable", choice("local", "replica", "trust"),
         "local: refuse a server that answers before an entry is on its disk. replica: also wait "
-        "until a replica of the server has the entry, half of `fleet.append_s` at most; if none "
-        "has it then, the reply to the correction, the status and the log say so. PostgreSQL "
-        "waits by itself, and a server without synchronous_standby_names is refused. trust: use a "
-        "server that may lose entries; the hosts may have events that its log lacks after a crash "
-        "of the server, and stop learning.",
+        "until a replica of the server has the entry, at most half of `fleet.append_s`; if no "
+        "replica has the entry by then, the reply to the correction, the status and the log say "
+        "so. PostgreSQL itself waits for the replica, so a PostgreSQL server without "
+        "synchronous_standby_names is refused. trust: use a server that may lose entries; after a "
+        "crash of the server, the hosts may have events that the server's log lacks, and then they "
+        "stop learning.",
         restart=True),
     Setting("fleet.seal", choice("chacha20", "hmac"),
         "How entries are protected from the server: chacha20 encrypts them; hmac lets it read "
         "them, and needs no package. The same on all hosts.",
         restart=True),
     Setting("fleet.fold_s", number(0, 60),
-        "Least time between two folds of new entries. More entries at a time need less CPU time "
-        "each: 1.2 ms with 16, 0.4 with 2,048.",
+        "Minimum time between two folds of new entries. The more entries a fold has, the less CPU "
+        "time each entry needs: 1.2 ms with 16 entries, 0.4 ms with 2,048.",
         restart=True),
     Setting("fleet.append_s", number(0.1, 30),
-        "How long the server may take to answer. The model is locked for other corrections "
-        "meanwhile, not for mail.",
+        "How long the server may take to answer. Meanwhile the model is locked for other "
+        "corrections, but not for mail.",
         restart=True),
     Setting("fleet.keep_events", whole(1000),
         "How many events the log keeps. A host that is further behind needs a backup of another "
-        "one. 200,000 take 700 MB of the server's memory.",
+        "host. 200,000 take 700 MB of the server's memory.",
         restart=True),
     Setting("fleet.outbox_bytes", whole(1 << 20),
-        "How much disk the corrections take that wait while the log is away. Beyond, they are "
-        "refused. A message takes 4 KB.",
+        "Disk space for the corrections that wait while the log is away. When it is used up, "
+        "further corrections are refused. A message takes 4 KB.",
         restart=True),
 )  # fmt: skip

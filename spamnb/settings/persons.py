@@ -16,7 +16,7 @@ from spamnb.settings.schema import Settings
 def person_names(settings: Settings) -> PersonNames | None:
     """Return the rules for names; None if persons are not enabled.
 
-    SettingsError as from `all_names`, and if a section of a person names no person.
+    SettingsError if a section [person.*] names no person, and for the errors of `all_names`.
     """
     names = all_names(settings) if settings.persons.enabled else None
     _check_sections(settings, names)
@@ -24,7 +24,7 @@ def person_names(settings: Settings) -> PersonNames | None:
 
 
 def _check_sections(settings: Settings, names: PersonNames | None) -> None:
-    """Raise SettingsError if a section names no person, or two sections name the same one."""
+    """SettingsError if a section names no person, or two name the same one."""
     sections: dict[str, str] = {}
     for given in settings.person:
         try:
@@ -60,8 +60,8 @@ def recipient_costs(settings: Settings, names: PersonNames | None) -> RecipientC
 def all_names(settings: Settings) -> PersonNames:
     """Return the rules for names, whether persons are enabled or not.
 
-    If one domain alone is served, its addresses are logins. Of several domains, only the addresses
-    of those in `feedback.domains` are, because ann@ in two domains may be two persons.
+    If only one domain is served, its addresses are logins. If several domains are served, only
+    addresses in `feedback.domains` are logins, because ann@ in two domains may be two persons.
     SettingsError for an alias file that cannot be read, or with an invalid line.
     """
     served, delimiter = served_domains(settings), settings.delivery.delimiter

@@ -133,7 +133,7 @@ class ListenerSettings(RelayPolicy, Fallbacks):
         if self.other and (self.protocol == "scanner" or not self.observe):
             raise SettingsError(
                 f"a listener behind {self.other} can only observe, and cannot be a scanner",
-                hint="set observe = true, or remove other: one filter marks the mail",
+                hint="set observe = true, or remove other: only one filter may mark the mail",
             )
         if self.upstream == self.address and self.upstream.rpartition(":")[2] != "0":
             raise SettingsError(f"{self.address} is its own upstream: mail would loop")
@@ -230,16 +230,16 @@ def console_settings(**given: Any) -> ConsoleSettings:
         )
     if made.proxy_header and not (made.proxies and _FIELD.fullmatch(made.proxy_header)):
         raise SettingsError(
-            f"proxy_header {made.proxy_header!r} needs a name of a header field, and proxies",
+            f"proxy_header {made.proxy_header!r} must name a header field, and needs proxies",
             hint="set console.proxies: the web servers that may set this field",
         )
     if url and not (url.startswith(("https://", "http://")) and urlsplit(url).hostname):
-        raise SettingsError(f"the url {url!r} is not one", hint="https://console.example.org")
+        raise SettingsError(f"{url!r} is not a valid url", hint="https://console.example.org")
     return made
 
 
 def trial_settings(ask: str = "", share: float = 0.05) -> TrialSettings:
-    """Return the section; raise if no filter is named so."""
+    """Return the section; raise if no filter has this name."""
     if ask:
         from spamnb.endpoints.other_filters.ask import asker_of  # noqa: PLC0415 - rarely
 
@@ -294,7 +294,7 @@ class Settings:
     file: str = ""
     """the file they were read from; empty if none"""
     positions: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """where each value that is no default was found: file and line, variable or flag"""
+    """where each value that is not a default was found: file and line, variable or flag"""
 
 
 SECTIONS: dict[str, Callable[..., Any]] = {

@@ -25,7 +25,7 @@ __all__ = ["BY_NAME", "BY_VARIABLE", "FAMILIES", "MASKED", "PREFIX", "SETTINGS",
 SETTINGS: tuple[Setting, ...] = (
     Setting("settings_version", whole(VERSION, VERSION),
         "Version of this file. A program that reads another version refuses the file, so an "
-        "upgrade or a downgrade cannot give a setting another meaning unseen."),
+        "upgrade or a downgrade cannot change the meaning of a setting unnoticed."),
     Setting("home", TEXT,
         "Folder of the model. Empty: $STATE_DIRECTORY if systemd sets it, else spamnb in the XDG "
         "data folder (~/.local/share)."),
@@ -39,7 +39,7 @@ SETTINGS: tuple[Setting, ...] = (
         "message. Needs more disk space. Fixed when a model is created."),
     Setting("model.prior", FLAG,
         "A new model of ham and spam begins with weights of common words and forms, learnt from "
-        "public mail. They count as no message; `spamnb undo 1` removes them."),
+        "public mail. They do not count as messages; `spamnb undo 1` removes them."),
     Setting("local.hosts", TEXTS,
         "Names of the site's own mail servers, as written after `by` in Received. Headers that "
         "they add are ignored, so a message has the same features before and after delivery."),
@@ -47,16 +47,16 @@ SETTINGS: tuple[Setting, ...] = (
         "Names of the site's own servers in Authentication-Results. Results under other names may "
         "be forged and are ignored."),
     Setting("local.domains", DOMAINS,
-        "Domains with mailboxes on this site. Mail to other domains gets no signature, "
-        "because its recipients could use it to train the model; and senders of other domains "
+        "Domains with mailboxes on this site. Mail to other domains gets no signature, because the "
+        "recipients could use the signature to train the model; and senders of other domains "
         "cannot train by mail. Empty: the domains of feedback.domains, delivery.domains and the "
-        "recipient_domains of all listeners; in that case only mail from scan.own_clients to "
-        "other domains goes without a signature."),
+        "recipient_domains of all listeners; in that case only mail from scan.own_clients to other "
+        "domains goes without a signature."),
     Setting("costs.deliver", PAIR,
         "Cost of each decision: [if the message is ham, if it is spam]. The unit is one spam read "
         "in the inbox. The decision with the lowest expected cost is taken."),
     Setting("costs.unsure", PAIR,
-        "Delivered and marked: the user has to look at it in both cases."),
+        "Delivered and marked: the user has to look at the message in both cases."),
     Setting("costs.junk", PAIR, "Filed as junk: a ham there is seen late or never."),
     Setting("costs.reject", PAIR, "Rejected: the recipient cannot recover a ham."),
     Setting("store.limit_bytes", whole(0),
@@ -70,9 +70,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("history.limit_bytes", whole(1 << 20),
         "Maximum size of the history; the oldest verdicts are deleted first."),
     Setting("history.keep_subject", FLAG,
-        "Store the sender, subject, size and listener of each message with its verdict, by which "
-        "a verdict can be found. The recipients and the client are stored in any case: they prove "
-        "who may correct it."),
+        "Store the sender, subject, size and listener of each message with its verdict, so that a "
+        "search can find the verdict. The recipients and the client are always stored: they prove "
+        "which user may correct the verdict."),
     Setting("ham_loss.one_in", whole(2, 10**9),
         "Target: lose at most one in this many good messages. `spamnb evaluate` reports which "
         "costs meet the target on your own mail, or that there is not enough evidence. With "

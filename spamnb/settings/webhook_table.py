@@ -14,8 +14,8 @@ WEBHOOKS = NamedSections(
     (
         Setting("webhook.*.url", TEXT,
             "The receiver: https://HOST/PATH. Its certificate must be valid for the host. With "
-            "http:// all hosts on the way can read the events. It is not shown, because the "
-            "address of many receivers is their password.", secret=True),
+            "http:// all hosts on the way can read the events. The URL is not shown, because the "
+            "URL of many receivers is also the password.", secret=True),
         Setting("webhook.*.secret_file", TEXT,
             "File with the secret in its first line, whsec_ and the base64 form of 24 to 64 random "
             "bytes; only its owner may have access (mode 0600)."),
@@ -26,7 +26,7 @@ WEBHOOKS = NamedSections(
             "PEM file of the authorities that the certificate is checked with. Empty: those of the "
             "system."),
         Setting("webhook.*.events", some_of(*EVENTS),
-            "What the receiver gets. There is a verdict.reject for each message with this "
-            "decision."),
+            "Events that the receiver gets. A verdict.reject is sent for each message with the "
+            "decision reject."),
     ),
 )  # fmt: skip

@@ -163,7 +163,7 @@ def test_a_log_that_was_lost_is_made_anew(homes, server, monkeypatch):
     done = on(monkeypatch, first, "fleet", "init")
     assert (done.code, "reseed" in done.err) == (3, True)
     done = on(monkeypatch, first, "fleet", "reseed")
-    assert (done.code, "not heard of: b" in done.out) == (0, True), done.err
+    assert (done.code, "no report from b" in done.out) == (0, True), done.err
     assert on(monkeypatch, first, "fleet", "reseed").code == 2
     assert on(monkeypatch, second, "correct", "ham", SAMPLE / "ham" / "0003.eml").code == 0
     assert on(monkeypatch, first, "forget", SAMPLE / "ham" / "0002.eml").code == 0

@@ -26,7 +26,7 @@ def test_a_dump_makes_a_model_and_undo_empties_it(tmp_path, dump):
     assert done.code == 0, done.err
     assert "trained with  60 ham and 40 spam; counts as 60 ham and 40 spam" in done.out
     assert "3 taken, 1 have no place in this model" in done.out
-    assert "1 lines that are no word" in done.out
+    assert "1 lines that are not a word" in done.out
     assert "4 features added, event 1" in done.out
     assert "nothing was checked" in done.out
     [stats] = spamnb(home, "stats", "--json").json
@@ -82,8 +82,8 @@ def test_a_check_scores_the_mail_that_is_shown(tmp_path, dump):
     ("arguments", "reason"),
     [
         (["--from", "spamassassin"], "hashes instead of words"),
-        (["--from", "spambayes"], "does not tell with how many messages"),
-        (["--from", "popfile"], "not a database of SQLite"),
+        (["--from", "spambayes"], "does not say how many messages"),
+        (["--from", "popfile"], "not an SQLite database"),
         (["--from", "bogofilter", "--label-spam", "junk"], "labels are ham, spam"),
         (["--from", "bogofilter", "--as-new"], "leave out --as-new"),
         (["--dry-run"], "--dry-run needs --from"),

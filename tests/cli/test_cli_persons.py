@@ -144,7 +144,7 @@ def test_a_person_must_be_one_of_this_site(home, trained):
     place, config = home
     foreign = ("correct", "--person", "x@elsewhere.example", "ham", ONE_SPAM)
     done = spamnb(place, "--config", config, *foreign)
-    assert (done.code, "address of no person" in done.err) == (2, True)
+    assert (done.code, "not the address of a person" in done.err) == (2, True)
     done = spamnb(trained, "correct", "--person", "ann", "ham", ONE_SPAM)
     assert (done.code, "persons are not enabled" in done.err) == (2, True)
 

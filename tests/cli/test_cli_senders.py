@@ -69,11 +69,11 @@ def test_senders_are_added_listed_and_removed(home):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("add", "wanted", "*"), "no sender"),
-        (("add", "wanted", "x" * 100_000), "no sender"),
-        (("add", "wanted", "a@x.example\r\nX-Spam-Flag: NO"), "no sender"),
+        (("add", "wanted", "*"), "not a sender"),
+        (("add", "wanted", "x" * 100_000), "not a sender"),
+        (("add", "wanted", "a@x.example\r\nX-Spam-Flag: NO"), "not a sender"),
         (("add", "--domain", "example.com", "wanted", "x.example"), "no mailboxes here"),
-        (("add", "--person", "x@example.com", "wanted", "x.example"), "no person here"),
+        (("add", "--person", "x@example.com", "wanted", "x.example"), "of a person here"),
         (("add", "--person", "a", "--domain", "example.org", "wanted", "x.example"), "not both"),
         (("add", "perhaps", "x.example"), "perhaps"),
     ],

@@ -79,7 +79,7 @@ def test_each_key_is_a_label_on_disk_or_takes_one_back(home):
     before = spamnb(home, "stats", "--json").json
     assert labels_of(home) == [None] * DIFFERENT
     out = typed(b"uxhsnuhsq", home, "judge")
-    assert "no label of this session to take back" in out
+    assert "no label of this session to undo" in out
     assert "pills" in out
     assert "ham 0.5" not in out
     assert labels_of(home) == ["ham", "ham", "spam", None, None]

@@ -319,7 +319,7 @@ def test_a_dump_of_another_filter_makes_the_missing_model(place):
     fields = {"format": "bogofilter", "label_ham": "ham", "label_spam": "spam", "most": 3000}
     (place / "m").mkdir()
     with learner(place / "m", place, model=False) as running:
-        with pytest.raises(UserError, match="does not tell"):
+        with pytest.raises(UserError, match="does not say"):
             running.ask("import", b"pills 3 0 20240101\n", **fields)
         assert not (running.home / "data.mdb").exists()
         dump = b".MSG_COUNT 2 3 20240101\npills 3 0 20240101\n"

@@ -133,8 +133,8 @@ def test_the_command_asks_the_daemon(rig):
 @pytest.mark.parametrize(
     ("wanted", "status", "why"),
     [
-        ({}, 400, "give one of"),
-        ({"to": "2020-01-01T00:00:00Z", "without": ["mallory"]}, 400, "give one of"),
+        ({}, 400, "give exactly one of"),
+        ({"to": "2020-01-01T00:00:00Z", "without": ["mallory"]}, 400, "give exactly one of"),
         ({"kept": "../data.mdb"}, 200, "is kept"),
         ({"without": ["nobody"]}, 200, "no event of the user 'nobody'"),
     ],

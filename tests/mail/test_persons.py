@@ -213,7 +213,7 @@ def test_the_doctor_finds_address_and_login_to_be_two_persons(site):
         config.write_text(right)
         site.daemon.spamnb("reload")
     assert result.names("broken") == ["persons", "person"], result.whole
-    assert "no address here is of this person" in result.checks["persons"]["what"]
+    assert "no address here belongs to this person" in result.checks["persons"]["what"]
     assert (
         "alice labels for alice, mail to alice@example.org is for alice@example.org"
         in (result.checks["person"]["what"])

@@ -112,7 +112,7 @@ def test_a_host_that_was_left_behind_says_its_lessons_again(fleet, log):
     log.restart(2)
     log.settle("b", log.head().seq, 0)
     second.model.correct(letter("other", 1), "spam")
-    with pytest.raises(FleetError, match="went on without"):
+    with pytest.raises(FleetError, match="continued without"):
         first.model.store.follow()
     assert first.model.correct(letter("z", 1), "ham").waiting
     with pytest.raises(FleetError, match="no snapshot"):
@@ -140,7 +140,7 @@ def test_a_host_below_the_first_entry_joins_again(fleet, log):
     del log._entries[:7]
     second.log.away = False
     assert "dropped" in standing(second.model.store, log).fault
-    with pytest.raises(FleetError, match="goes on with event"):
+    with pytest.raises(FleetError, match="continues with event"):
         second.model.store.follow()
     assert rejoined(second) == (0, 0)
     second.model = second.opened()

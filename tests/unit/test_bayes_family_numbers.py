@@ -110,7 +110,7 @@ def test_a_constant_column_has_no_effect():
 def test_what_is_no_usable_number_is_refused(bad):
     """Not a number, infinite, or with a square out of range."""
     for model in (GaussianNB(), KernelNB(), BinnedNB()):
-        with pytest.raises(UserError, match="missing, below"):
+        with pytest.raises(UserError, match="missing, or below"):
             model.fit([[bad]], ["a"])
     with pytest.raises(UserError, match="below 0"):
         MultinomialNB().fit([[-1.0]], ["a"])

@@ -409,7 +409,7 @@ def test_an_unknown_user_or_group_is_an_error(user, group, tmp_path):
 def test_the_daemon_does_not_run_as_root_by_default(monkeypatch, tmp_path):
     """Without a user `spamnb` root must name one."""
     monkeypatch.setattr(privileges, "USER", "no_such_user")
-    with pytest.raises(UserError, match="does not run as root"):
+    with pytest.raises(UserError, match="refuses to run as root"):
         privileges.identity("", "", tmp_path)
 
 

@@ -175,7 +175,7 @@ def test_a_host_that_lags_behind_the_log_says_so():
     late, model = (joined(MemoryStore(RECIPE), log, host) for host in "ab")
     for number in range(4):
         model.learn(letter(number), "spam")
-    with pytest.raises(FleetError, match="goes on with event 3"):
+    with pytest.raises(FleetError, match="continues with event 3"):
         late.store.follow()
 
 

@@ -138,7 +138,7 @@ ENABLED = "[persons]\nenabled = true\n[local]\ndomains = ['example.org']\n"
     ("text", "error"),
     [
         ("[person.ann]\n", "persons are not enabled"),
-        (f"{ENABLED}[person.'x@elsewhere.example']\n", "address of no person"),
+        (f"{ENABLED}[person.'x@elsewhere.example']\n", "not the address of a person"),
         (f"{ENABLED}[person.ann]\n[person.'Ann@example.org']\n", "are one person"),
     ],
 )
@@ -162,7 +162,7 @@ def test_a_section_of_a_person_names_one(tmp_path, text, error):
         ("ann", ("all@example.org",),
          "ann labels for ann, mail to all@example.org is for no person"),
         ("ann@elsewhere.example", (),
-         "ann@elsewhere.example is no person: it is a list, or an address of another domain"),
+         "ann@elsewhere.example is not a person, but a list or an address of another domain"),
     ],
 )  # fmt: skip
 def test_logins_and_addresses_are_paired(login, addresses, fault):
@@ -173,7 +173,7 @@ def test_logins_and_addresses_are_paired(login, addresses, fault):
 def test_a_login_without_any_address_is_found():
     """Among several domains without login domains, a bare login is no address's person."""
     domains = frozenset({"example.org", "example.com"})
-    fault = "ann labels for ann, and no address here is of this person"
+    fault = "ann labels for ann, but no address here belongs to this person"
     assert pairing_fault(PersonNames("+", frozenset(), domains), "ann") == fault
     virtual = PersonNames("+", frozenset(), domains, {"sales@example.org": "ann"})
     assert pairing_fault(virtual, "ann") == ""

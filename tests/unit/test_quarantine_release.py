@@ -73,7 +73,7 @@ def test_a_release_to_some_leaves_the_message_to_the_others(quarantine, identity
     after = quarantine.release(identity, send, only={1})
     assert (after.open, after.state) == ((0, 2), "kept")
     assert after.results()[1] == ("bob@b.example", "delivered")
-    with pytest.raises(RefusedError, match="none of these recipients waits"):
+    with pytest.raises(RefusedError, match="not kept for any of these recipients"):
         quarantine.release(identity, never, only={1})
     quarantine.release(identity, send, only={1, 2})
     quarantine.release(identity, send)

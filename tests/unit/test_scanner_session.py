@@ -356,7 +356,7 @@ def test_tokens_that_cannot_be_read_are_no_refusal():
     """The client may try again: it is not known whether it may teach."""
 
     def damaged(_text):
-        raise StoreDamagedError("tokens.json is no file of tokens")
+        raise StoreDamagedError("tokens.json is not a file of tokens")
 
     one = Driver(token_of=damaged).feed(post("/learnspam", Password="secret"))
     assert one.sent.startswith(b"HTTP/1.1 503 ")

@@ -116,9 +116,9 @@ def test_a_reference_names_the_author_of_own_mail(service, model):
     with pytest.raises(RefError):
         service.list_sender(SenderChange(ListTarget("bob"), "wanted", refs=(REFERENCE,)))
     delivered(model, mail(4001, "without notes"), "ann@example.org")
-    with pytest.raises(UserError, match="no single sender"):
+    with pytest.raises(UserError, match="exactly one sender"):
         service.list_sender(SenderChange(ANN, "wanted", refs=("<4001@a.example>",)))
-    with pytest.raises(UserError, match="one of them"):
+    with pytest.raises(UserError, match="exactly one of these"):
         service.list_sender(SenderChange(ANN, "wanted", "a@x.example", refs=(REFERENCE,)))
 
 

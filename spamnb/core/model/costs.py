@@ -58,7 +58,8 @@ class Costs:
         if list(ham) != sorted(ham) or list(spam) != sorted(spam, reverse=True):
             raise SettingsError(
                 "the costs do not fit the order deliver, unsure, junk, reject",
-                hint="from one to the next, the ham cost must not fall, the spam cost not rise",
+                hint="from one to the next, the cost of ham must not fall and the cost of spam "
+                "must not rise",
             )
 
     def table(self) -> tuple[Pair, ...]:

@@ -88,7 +88,7 @@ def named_person(names: PersonNames | None, text: str) -> str:
         raise UserError("persons are not enabled", hint="set persons.enabled in the settings")
     if not (name := names.of(text)):
         raise UserError(
-            f"{text!r} is the address of no person here", hint="give a login or a local address"
+            f"{text!r} is not the address of a person here", hint="give a login or a local address"
         )
     return name
 

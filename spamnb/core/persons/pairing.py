@@ -14,7 +14,7 @@ def pairing_fault(names: PersonNames, login: str, addresses: Sequence[str] = ())
     """
     person = names.of(login)
     if not person:
-        return f"{login} is no person: it is a list, or an address of another domain"
+        return f"{login} is not a person, but a list or an address of another domain"
     for address in addresses:
         if (recipient := names.of(address)) != person:
             return (
@@ -24,4 +24,4 @@ def pairing_fault(names: PersonNames, login: str, addresses: Sequence[str] = ())
     known = (*addresses, *(f"{person}@{domain}" for domain in domains), *names.aliases)
     if "@" in person or person in map(names.of, known):
         return ""
-    return f"{login} labels for {person}, and no address here is of this person"
+    return f"{login} labels for {person}, but no address here belongs to this person"

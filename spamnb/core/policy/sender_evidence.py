@@ -116,8 +116,8 @@ def warning_of(local: LocalHosts, what: str) -> str:
     if local.authserv_ids:
         return ""
     return (
-        f"{what} never match, for local.authserv_ids is empty: name the server that checks DKIM and"
-        " SPF"
+        f"{what} never match, because local.authserv_ids is empty: name the server that checks"
+        " DKIM and SPF"
     )
 
 

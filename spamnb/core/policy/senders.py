@@ -172,7 +172,7 @@ def sender_of(text: str) -> str:
     if not is_right or len(entry) > _MOST_CHARS or given.count("@") > 1:
         shown = text[:80].encode("ascii", "backslashreplace").decode()
         raise UserError(
-            f"{shown!r} is no sender",
+            f"{shown!r} is not a sender",
             hint="give an address such as news@example.org, or a domain such as example.org",
         )
     return entry
@@ -182,7 +182,7 @@ def owner_domain(text: str) -> str:
     """Return the domain of recipients that an administrator names; UserError for other text."""
     domain = sender_form(text.strip()[: _MOST_CHARS + 1].removeprefix("@"))
     if "@" in domain or not _DOMAIN.fullmatch(domain) or len(domain) > _MOST_CHARS:
-        raise UserError(f"{text[:80]!a} is no domain", hint="give one such as example.org")
+        raise UserError(f"{text[:80]!a} is not a domain", hint="give one such as example.org")
     return domain
 
 

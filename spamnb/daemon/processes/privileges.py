@@ -54,7 +54,8 @@ def identity(user: str, group: str, home: Path) -> Identity | None:
     gid = _gid(group) if group else found.pw_gid
     if found.pw_uid == 0:
         raise UserError(
-            f"the user {found.pw_name} has the user id of root", hint="set serve.user to another"
+            f"the user {found.pw_name} has the user id of root",
+            hint="set serve.user to another user",
         )
     return Identity(found.pw_name, found.pw_uid, gid)
 
@@ -90,7 +91,7 @@ def _default() -> pwd.struct_passwd:
         return pwd.getpwnam(USER)
     except KeyError as error:
         raise UserError(
-            "the daemon does not run as root, and there is no user spamnb",
+            "the daemon refuses to run as root, and there is no user spamnb",
             hint="create it: useradd --system spamnb; or set serve.user",
         ) from error
 

@@ -148,7 +148,7 @@ class ModelHolder:
                 old, self._held, self._due = self._held, None, 0.0
                 if old is not None and not self._left.wait_for(lambda: old.users == 0, LET_GO_S):
                     self._held = old
-                    raise StoreBusyError("another request takes long", hint="try again")
+                    raise StoreBusyError("another request takes too long", hint="try again")
             self._retire(old)
             try:
                 return replace()

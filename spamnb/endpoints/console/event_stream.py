@@ -94,7 +94,7 @@ class EventHub:
     def require_room(self) -> None:
         """Raise if there are as many streams as may be; may be called in any thread."""
         if len(self._streams) >= MOST_STREAMS:
-            raise ApiError(503, f"there are {MOST_STREAMS} streams", hint="try again later")
+            raise ApiError(503, f"there are already {MOST_STREAMS} streams", hint="try again later")
 
     async def events(self, last_id: str) -> AsyncIterator[bytes]:
         """Yield the events from now on, or those after the last one that the client has."""

@@ -114,13 +114,13 @@ async def read_body(request: Request, most: int) -> bytes:
     body = bytearray()
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > most:
-        raise ApiError(413, f"the body may have {most} bytes", hint="send less")
+        raise ApiError(413, f"the body may have at most {most} bytes", hint="send less")
     try:
         async with asyncio.timeout(BODY_S):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > most:
-                    raise ApiError(413, f"the body may have {most} bytes", hint="send less")
+                    raise ApiError(413, f"the body may have at most {most} bytes", hint="send less")
     except TimeoutError as error:
         raise ApiError(408, f"the body took longer than {BODY_S:.0f} s") from error
     return bytes(body)
@@ -141,7 +141,7 @@ class RepeatedRequests:
     ) -> Response:
         """Return the reply to a request with this content, which is run if it is new."""
         if not (key.isascii() and key.isprintable() and 0 < len(key) <= _MOST_KEY):
-            raise ApiError(400, f"the Idempotency-Key has no 1 to {_MOST_KEY} ASCII characters")
+            raise ApiError(400, f"the Idempotency-Key must have 1 to {_MOST_KEY} ASCII characters")
         now, name = self._clock(), (caller, key)
         for old in [one for one, known in self._known.items() if known.ends < now]:
             del self._known[old]

@@ -28,7 +28,9 @@ def open_member(params: FleetParams, home: Path) -> Member:
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
-        raise FleetError(f"{path} holds no key of a fleet", hint="copy it from another host")
+        raise FleetError(
+            f"{path} does not contain the key of a fleet", hint="copy the key from another host"
+        )
     password = _read(Path(params.password_file)) if params.password_file else ""
     log, sealer = open_log(params, password), SEALERS[params.seal](key)
     tail, host = Tail(home), params.effective_host
@@ -45,7 +47,7 @@ def open_log(params: FleetParams, password: str = "") -> FleetLog:
         )
     except ImportError as error:
         raise FleetError(
-            "fleet.url is that of PostgreSQL, and the package psycopg is not installed",
+            "fleet.url names a PostgreSQL server, but the package psycopg is not installed",
             hint="install spamnb[fleet]",
         ) from error
     return PostgresLog(params, password)

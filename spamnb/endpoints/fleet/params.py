@@ -44,7 +44,7 @@ class FleetParams:
         url = urlsplit(self.url)
         if self.url and url.scheme not in SCHEMES:
             raise SettingsError(
-                f"the url {self.url!r} is not one",
+                f"{self.url!r} is not a valid url",
                 hint="valkeys://USER@HOST:PORT, unix://PATH, or postgresql://USER@HOST/DATABASE",
             )
         if url.password:

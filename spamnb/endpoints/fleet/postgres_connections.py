@@ -85,7 +85,7 @@ class Connections:
             self.close()
             raise LogAwayError(
                 f"the log of the fleet does not answer: {error}",
-                hint="mail goes on; check fleet.url and its server",
+                hint="mail is still scanned; check fleet.url and its server",
             ) from error
 
     @contextmanager

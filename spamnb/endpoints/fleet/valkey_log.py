@@ -59,7 +59,7 @@ class ValkeyLog:
             import valkey  # noqa: PLC0415 - an extra; hosts without a fleet lack it
         except ImportError as error:
             raise FleetError(
-                "fleet.url is set, and the package valkey is not installed",
+                "fleet.url is set, but the package valkey is not installed",
                 hint="install spamnb[fleet]",
             ) from error
         self._faults: tuple[type[Exception], ...] = (valkey.ValkeyError, OSError)
@@ -253,7 +253,7 @@ class ValkeyLog:
             self._is_checked = False
             raise LogAwayError(
                 f"the log of the fleet does not answer: {error}",
-                hint="mail goes on; check fleet.url and its server",
+                hint="mail is still scanned; check fleet.url and its server",
             ) from error
 
     def _check_server(self) -> None:

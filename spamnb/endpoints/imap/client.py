@@ -118,7 +118,7 @@ class ImapClient:
             )
         self._run(b"STARTTLS")
         if not self._reader.is_empty:
-            raise PeerError("the server sends data before the encryption that is meant for after")
+            raise PeerError("the server sends data before the encryption has begun")
         self._connection.start_tls(params)
         self.read_capabilities()
 

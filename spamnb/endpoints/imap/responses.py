@@ -177,7 +177,7 @@ def _push(stack: list[list[Any]], found: re.Match[bytes]) -> None:
         stack.append(inner)
     elif bracket == b")":
         if len(stack) == 1:
-            raise PeerError("the server sends a response with a bracket too many")
+            raise PeerError("the server sends a response with one bracket too many")
         stack.pop()
     elif quoted is not None:
         stack[-1].append(_ESCAPED.sub(rb"\1", quoted))
@@ -187,7 +187,7 @@ def _push(stack: list[list[Any]], found: re.Match[bytes]) -> None:
 
 def _number(digits: bytes) -> int:
     if not digits.isdigit() or len(digits) > 10 or int(digits) >= _MOST_NUMBER:
-        raise PeerError("the server sends a number that is none")
+        raise PeerError("the server sends an invalid number")
     return int(digits)
 
 

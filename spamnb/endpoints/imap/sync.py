@@ -81,7 +81,7 @@ class MailboxSync:
             name = f" {params.junk!r}" if params.junk else ""
             raise PeerError(
                 f"{params.place}: there is no junk folder{name}",
-                hint="create it, or set its name: junk",
+                hint="create it, or set the name of the folder: junk",
             )
         return found
 
@@ -287,7 +287,9 @@ class MailboxSync:
         verdicts = self._verdicts(raws, tries)
         if any(isinstance(one, ScanFault) and one.reason == "model" for one in verdicts.values()):
             self._note([identities[uid] for uid in raws], KnownMessage("judging", tries - 1))
-            raise StoreMissingError("no model can be used", hint="see the log; `spamnb train`")
+            raise StoreMissingError(
+                "no model can be used", hint="see the log, or create a model with `spamnb train`"
+            )
         judged = [Judged(uid, identities[uid], found) for uid, found in verdicts.items()]
         filed = [one for one in judged if _is_filed(one.found) and self._params.act == "move"]
         with self._state.changing():

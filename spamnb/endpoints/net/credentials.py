@@ -81,7 +81,7 @@ class SecretSource(NamedTuple):
         try:
             about = os.fstat(handle)
             if not stat.S_ISREG(about.st_mode):
-                raise UserError(f"{file} is no plain file")
+                raise UserError(f"{file} is not a regular file")
             if about.st_uid not in (0, os.geteuid()):
                 raise UserError(f"{file} belongs to another user")
             if about.st_mode & 0o077:

@@ -67,7 +67,7 @@ class ScannerListener(ScanListener[ScannerParams, MessageAdviser]):
 
         def answered(future: asyncio.Future[AdminResponse | SpamnbError]) -> None:
             self._questions -= 1
-            cancelled = StoreBusyError("the daemon stops", hint="try again")
+            cancelled = StoreBusyError("the daemon is stopping", hint="try again")
             done(cancelled if future.cancelled() else future.result())
 
         work = partial(self._asked, question)

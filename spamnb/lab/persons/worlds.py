@@ -78,7 +78,7 @@ def newsletters(mail: Mail, persons: int, seed: int) -> Iterator[World]:  # noqa
     every = [messages for messages in mail.by_sender().values() if len(messages) >= ISSUES]
     if not every:
         raise UserError(
-            f"no sender has {ISSUES} messages of ham", hint="give more ham, of mailing lists"
+            f"no sender has {ISSUES} messages of ham", hint="give more ham from mailing lists"
         )
     for messages in every:
         known = _trained(mail, dice, TRAINED, without=messages)

@@ -140,7 +140,7 @@ def _read(path: Path) -> dict[str, ApiToken]:
     except OSError as error:
         raise refused(error, path) from error
     except (ValueError, TypeError, KeyError) as error:
-        raise StoreDamagedError(f"{path} is no file of tokens", hint="delete it") from error
+        raise StoreDamagedError(f"{path} is not a file of tokens", hint="delete it") from error
     return {token.hash: token for token in tokens}
 
 
@@ -156,7 +156,7 @@ def _check(token: ApiToken) -> None:
     if token.user and (whole := [scope for scope in token.scopes if scope in OF_SITE]):
         raise UserError(
             f"a token of {token.user} cannot have the scope {whole[0]}",
-            hint="it is for the whole site: leave out --for",
+            hint="this scope is for the whole site: leave out --for",
         )
 
 

@@ -70,7 +70,7 @@ def new_recipe(
     names = tuple(labels)
     if len(names) < 2 or len(set(names)) != len(names) or not all(names):
         raise LabelError(
-            f"the labels {', '.join(map(repr, names)) or '(none)'} make no model",
+            f"a model cannot have the labels {', '.join(map(repr, names)) or '(none)'}",
             hint="give two or more labels, all different and none empty",
         )
     return Recipe(

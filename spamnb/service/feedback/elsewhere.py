@@ -97,7 +97,7 @@ class Elsewhere:
             ):
                 return None
             self._outbox.remove_question(number)
-            return _receipt(asked, "the waiting correction was taken back")
+            return _receipt(asked, "the waiting correction was undone")
 
     def answered(self) -> Iterator[tuple[int, Feedback, ResolvedMessage]]:
         """Yield the questions that need not wait any longer, each with the time of its correction.

@@ -45,7 +45,7 @@ class SenderLists:
         if target.trust == "admin":
             return self._named(target)
         if target.person or target.domain:
-            raise RefusedError("a user changes the own list of senders alone")
+            raise RefusedError("a user may change only the own list of senders")
         return self._person(target.user)
 
     def _named(self, target: ListTarget) -> ListOwner:
@@ -64,7 +64,7 @@ class SenderLists:
     def _person(self, text: str) -> ListOwner:
         name = named_person(self.names, text)
         if not name.isprintable() or len(name) > 320:
-            raise UserError(f"{name[:80]!a} is no name of a person")
+            raise UserError(f"{name[:80]!a} is not the name of a person")
         return ListOwner("person", name, self.model.person(name))
 
     def change(self, asked: SenderChange) -> Answer:
@@ -88,7 +88,9 @@ class SenderLists:
 
     def _sender(self, asked: SenderChange) -> str:
         if sum(map(bool, (asked.sender, asked.raw, asked.refs))) != 1:
-            raise UserError("give a sender, a message or its references, one of them")
+            raise UserError(
+                "give exactly one of these: a sender, a message, or references to a message"
+            )
         if asked.sender:
             return sender_of(asked.sender)
         author = (
@@ -96,7 +98,8 @@ class SenderLists:
         )
         if not author:
             raise UserError(
-                "the message names no single sender", hint="give the address of the sender"
+                "the message does not name exactly one sender",
+                hint="give the address of the sender",
             )
         return sender_of(author)
 

@@ -138,13 +138,14 @@ class DailyQuota:
                 )
             if self._changes[key] >= most:
                 raise LimitError(
-                    f"{most} changes a day are accepted from {name}",
+                    f"at most {most} changes a day are accepted from {name}",
                     hint=f"an admin may teach the rest, or raise feedback.{rule}",
                 )
         most = self._rules.user_bytes_per_day
         if any(self._stored[key] >= most for key in keys[-1:]):
             raise LimitError(
-                f"{most} bytes a day are stored for feedback of {_QUOTA_KINDS[keys[-1][0]][1]}",
+                f"at most {most} bytes a day are stored for feedback of "
+                f"{_QUOTA_KINDS[keys[-1][0]][1]}",
                 hint="an admin may teach the rest, or raise feedback.user_bytes_per_day",
             )
 

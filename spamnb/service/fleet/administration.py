@@ -104,9 +104,9 @@ def standing(store: Store, log: FleetLog) -> Standing:
 def _fault(log: FleetLog, head: Head | None, position: FleetPosition) -> str:
     """Return why a host cannot go on with the log; empty if it can."""
     if head is None:
-        return "the log is lost: run `spamnb fleet reseed` on the host with most events"
+        return "the log is lost: run `spamnb fleet reseed` on the host with the most events"
     if head.epoch != position.epoch:
-        return "the log was begun anew, or belongs to another fleet: `spamnb fleet join --force`"
+        return "the log was created again, or belongs to another fleet: `spamnb fleet join --force`"
     if head.seq > position.seq:
         entry = next(iter(log.entries(position.seq)), None)
         if entry is None or entry.first != position.seq + 1:

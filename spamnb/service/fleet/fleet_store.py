@@ -144,7 +144,7 @@ class _Attempt(Generic[Result]):
 
     def body(self, view: WriteView) -> Result:
         if self.sent is not None:
-            raise LogAwayError("the store failed when the log had the entry already")
+            raise LogAwayError("the store failed after the log had taken the entry")
         noted = NotedChanges(view)
         self.result = result = self._run(cast("WriteView", noted))
         if noted.events:
@@ -356,7 +356,7 @@ class FleetStore:
                 done += len(entries)
             if position.seq < head.seq:
                 raise FleetError(
-                    f"the log ends with event {head.seq}, and lacks those after event"
+                    f"the log ends with event {head.seq}, but lacks the events that follow event"
                     f" {position.seq}, where this host is",
                     hint=REJOIN,
                 )
@@ -429,13 +429,13 @@ class FleetStore:
             )
         if head.epoch != position.epoch:
             raise FleetError(
-                "the log belongs to another fleet, or was made anew",
+                "the log belongs to another fleet, or was created again",
                 hint="join it: `spamnb fleet join --force`",
             )
         is_other = head.seq == position.seq and head.chain != position.chain
         if head.seq < position.seq or is_other:
             raise FleetError(
-                f"the log went on without entries of this host: it ends with event {head.seq},"
+                f"the log continued without entries of this host: it ends with event {head.seq},"
                 f" this host has event {position.seq} of another history",
                 hint=REJOIN,
             )

@@ -56,8 +56,9 @@ def open_entries(
 def _opened(entry: LogEntry, position: FleetPosition, sealer: Sealer, newest: int) -> OpenEntry:
     if entry.first != position.seq + 1:
         raise FleetError(
-            f"the log goes on with event {entry.first}, this host has event {position.seq}",
-            hint=f"the log keeps the newest events only: {REJOIN}",
+            f"the log continues with event {entry.first}, but this host ends with event"
+            f" {position.seq}",
+            hint=f"the log keeps only the newest events: {REJOIN}",
         )
     if next_chain(position.chain, entry.body) != entry.chain:
         raise FleetError(

@@ -33,7 +33,7 @@ _VERSION: str = sys.modules["spamnb"].__version__
 SNAPSHOT_LEASE_S = 600.0
 CLOCK_WARN_S = 60.0
 CLOCK_STOP_S = 3600.0
-_SET_CLOCK = "set the clock: corrections are dated by it"
+_SET_CLOCK = "set the clock: corrections are dated by the clock"
 SCAN_SHARE = 0.005
 """share of a core for scans of all rows: a store of 100,000 features is scanned at every beat"""
 

@@ -65,13 +65,13 @@ def reseed(store: Store, member: Member, *, force: bool = False) -> Reseeded:
     # Unsettled, so that no host appends before all entries are there.
     head = Head(position.epoch, first - 1, before_first, settled=False, level=level)
     if not member.log.make(head):
-        raise FleetError("another host has made the log", hint="run `spamnb fleet status`")
+        raise FleetError("another host has created the log", hint="run `spamnb fleet status`")
     for before, entry in links:
         # Another host may give back the same entries.
         if not member.log.restore(position.epoch, before, entry):
             now = member.log.head()
             if now is None or now.seq < entry.last:
-                raise FleetError("the log was made anew by another host, too", hint="try again")
+                raise FleetError("another host has created the log again, too", hint="try again")
     member.log.settle(member.host, position.seq, SETTLE_S)
     alive = {one.host for one in hosts if one.lives} | {member.host}
     return Reseeded(position.seq, first, tuple(sorted(position.recorded.keys() - alive)))
@@ -94,7 +94,7 @@ def _refuse_older(position: FleetPosition, others: Sequence[BeatingHost]) -> Non
     if best is not None and best.seq > position.seq:
         raise RefusedError(
             f"{best.host} has event {best.seq}, this host has {position.seq}",
-            hint=f"reseed on {best.host}; with --force here if it is lost",
+            hint=f"reseed on {best.host}; if that host is lost, reseed here with --force",
         )
 
 
@@ -105,7 +105,7 @@ def _refuse_loss(head: Head | None, position: FleetPosition, *, force: bool) -> 
     if head.epoch == position.epoch and head.seq >= position.seq:
         raise RefusedError(
             f"the log is there, and ends with event {head.seq}",
-            hint="run `spamnb fleet rejoin` on a host that does not fit it",
+            hint="run `spamnb fleet rejoin` on a host that does not fit the log",
         )
     raise RefusedError(
         f"the log is not lost: it ends with event {head.seq} of another history",
@@ -124,7 +124,8 @@ def skip(store: Store, member: Member, last: int) -> LogEntry:
     if entry is None or entry.last != last or not follows(entry, position):
         raise RefusedError(
             f"this host has event {position.seq}, and did not stop at the entry with event {last}",
-            hint="run it on a host that does not go on; its status names the event",
+            hint="run it on a host that has stopped at an entry; the status of that host names the "
+            "event",
         )
     permit = member.sealer.seal(str(now_us()).encode(), permit_place(entry, position))
     member.log.skip(last, permit)

@@ -57,7 +57,8 @@ def take_snapshot(home: Path, member: Member, *, overwrite: bool = False) -> Non
     name, _, count = next(parts, b"").decode("ascii", "replace").partition(" ")
     if not count.isdecimal():
         raise FleetError(
-            "the server has no snapshot of the fleet", hint="run `spamnb fleet snapshot` on a host"
+            "the server has no snapshot of the fleet",
+            hint="run `spamnb fleet snapshot` on a host of the fleet",
         )
     with tempfile.TemporaryDirectory(dir=home) as folder:
         copy, written = Path(folder) / "copy", 0

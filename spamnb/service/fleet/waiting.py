@@ -134,7 +134,7 @@ class FleetCommitter(Committer):
             )
         with self.fleet.read() as view:
             waiting = _waiting(self.fleet.recipe, view, lesson)
-        reason = "the waiting correction was taken back"
+        reason = "the waiting correction was undone"
         return waiting._replace(waiting=0, after=waiting.before, reason=reason)
 
     # -- learning them --------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def _waiting(recipe: Recipe, view: ReadView, lesson: Lesson) -> Receipt:
         message_id=event.message_id,
         before=None if before == NO_LABEL else recipe.labels[before],
         after=None if event.after == NO_LABEL else recipe.labels[event.after],
-        reason="the log of the fleet is away; it is learnt when the log is back",
+        reason="the log of the fleet is away; the correction is learnt when the log is back",
         waiting=lesson.number,
     )
 

@@ -70,5 +70,5 @@ def lines_of(file: BinaryIO) -> Iterator[bytes]:
 def count(text: bytes) -> int:
     """Return a count; ValueError for what is no whole number of 0 or more."""
     if not text.isdigit():
-        raise ValueError(f"{text[:20]!r} is no count")
+        raise ValueError(f"{text[:20]!r} is not a count")
     return int(text) if len(text) < _DIGITS else min(int(text), MOST_COUNT)

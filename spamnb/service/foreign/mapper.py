@@ -172,12 +172,12 @@ def map_dump(
             chunks.add(some)
         if not facts.ham + facts.spam:
             raise UserError(
-                "the dump does not tell with how many messages the filter was trained",
+                "the dump does not say how many messages the filter was trained with",
                 hint="dump the whole database again",
             )
         bulk = _bulk(recipe, chunks.pairs, facts, options)
         if not len(bulk.ids):
-            raise UserError("the dump has no words that this model reads", hint="check --from")
+            raise UserError("the dump has no words that this model can use", hint="check --from")
         words = _texts(chunks.words(), bulk.ids)
     ham, spam = bulk.messages[[recipe.labels.index(label) for label in options.labels]].tolist()
     return MappedDump(

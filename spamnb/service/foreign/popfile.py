@@ -56,7 +56,7 @@ def read(file: BinaryIO, facts: DumpFacts) -> Iterator[DumpEntry]:
     facts.weight = WEIGHT
     data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES or not data.startswith(b"SQLite format 3\0"):
-        raise UserError(f"this is not a database of SQLite of at most {MOST_BYTES} bytes")
+        raise UserError(f"this is not an SQLite database of at most {MOST_BYTES} bytes")
     try:
         with closing(sqlite3.connect(":memory:")) as database:
             database.deserialize(data)

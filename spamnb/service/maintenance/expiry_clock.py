@@ -141,8 +141,9 @@ def warning(mark: ClockMark) -> str:
         return ""
     days, wait = mark.ahead_us / DAY_US, mark.waits_us / DAY_US
     return (
-        f"the clock is {days:.1f} days ahead of the confirmed time: nothing expires by it "
-        f"for {wait:.0f} days of uptime; if it is right, run `spamnb expire --trust-clock`"
+        f"the clock is {days:.1f} days ahead of the confirmed time: nothing expires by "
+        f"the clock for {wait:.0f} days of uptime; if the clock is right, run "
+        "`spamnb expire --trust-clock`"
     )
 
 

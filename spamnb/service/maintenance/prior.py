@@ -229,7 +229,7 @@ def _parsed(header: dict[str, Any], rows: list[dict[str, Any]]) -> Prior:
     if len(rows) != header["features"] or len(rows) > FEATURES:
         raise ValueError(f"{len(rows)} features instead of {header['features']}")
     if set(map(type, labels)) != {str}:
-        raise ValueError("its labels are no texts")
+        raise ValueError("its labels are not texts")
     w = integers([row["w"] for row in rows], shape, -CORRECTION, CORRECTION)
     tokens = [_token(row) for row in rows]
     if len(set(tokens)) < len(tokens):
@@ -296,7 +296,7 @@ def _takes_priors(recipe: Recipe) -> bool:
 
 def _check_kind(recipe: Recipe) -> None:
     if not _takes_priors(recipe):
-        raise RefusedError("only models of mail of the kind corrected have a prior")
+        raise RefusedError("only mail models of the kind corrected have a prior")
 
 
 def _invalid(why: str) -> UserError:

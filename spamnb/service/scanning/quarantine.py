@@ -317,13 +317,14 @@ class Quarantine:
             to = tuple(at for at in entry.open if only is None or at in only)
             if not to and only is not None:
                 raise RefusedError(
-                    f"none of these recipients waits for {identity}",
+                    f"{identity} is not kept for any of these recipients",
                     hint="see `spamnb quarantine show`",
                 )
             if not again and not entry.sending.isdisjoint(to):
                 raise RefusedError(
-                    f"a release of {identity} was begun and did not end: it may have been sent",
-                    hint="check whether it arrived; then delete it, or release it with --again",
+                    f"a release of {identity} began and did not end: it may have been sent",
+                    hint="check whether the message arrived; then delete it, or release it with "
+                    "--again",
                 )
             entry = replace(entry, sending=entry.sending | {*to})
             self._save(entry)

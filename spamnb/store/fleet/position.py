@@ -73,7 +73,7 @@ def refuse_apart(position: FleetPosition | None, last_seq: int) -> None:
     """Raise StoreAccessError if a store that follows a log has events that the log lacks."""
     if position is not None and position.seq != last_seq:
         raise StoreAccessError(
-            "this model follows the log of a fleet, and is taught through it only",
+            "this model follows the log of a fleet, and learns only through the log",
             hint="start the daemon, which writes to the log, or run `spamnb fleet leave`",
         )
 

@@ -59,7 +59,7 @@ class ChachaSealer:
             )
         except ImportError as error:
             raise FleetError(
-                "fleet.seal is chacha20, and the package cryptography is not installed",
+                "fleet.seal is chacha20, but the package cryptography is not installed",
                 hint="install spamnb[fleet], or set fleet.seal to hmac on all hosts",
             ) from error
         self._cipher = ChaCha20Poly1305(_derived(key, b"1"))

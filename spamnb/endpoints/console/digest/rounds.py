@@ -224,7 +224,7 @@ class Digests:
         except OSError as error:
             raise refused(error, self._path) from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise StoreDamagedError(f"{self._path} is no record of digests",
+            raise StoreDamagedError(f"{self._path} is not a record of digests",
                                     hint="delete it") from error  # fmt: skip
 
     def _noted(self, state: DigestRound) -> DigestRound:

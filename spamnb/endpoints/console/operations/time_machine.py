@@ -36,7 +36,9 @@ def begin_preview(site: ConsoleSite, request: ApiRequest) -> ApiReply:
         request.values[name] for name in ("to", "kept", "without", "without_channel")
     )
     if sum(map(bool, (to_us, kept, any(left_out)))) != 1:
-        raise UserError("give one of `to`, `kept`, and `without` or `without_channel`")
+        raise UserError(
+            "give exactly one of these: `to`; `kept`; or `without` and `without_channel`"
+        )
     if any(left_out):
         users, channels = left_out
         answer = site.ask("relearn", do="preview", without=users, without_channel=channels)

@@ -68,7 +68,7 @@ def own_mail(site: ConsoleSite, request: PageRequest) -> PageView:
     values = dict(request.values)
     address = values.pop("address") or next(iter(callers))
     if address not in callers:
-        raise RefError(f"there is no address {address!r} of yours")
+        raise RefError(f"{address!r} is not one of your addresses")
     found = ask(site, callers[address], "verdicts", limit=_ROWS, **asked_of(values))
     with site.reading() as model:
         labels = model.labels

@@ -246,7 +246,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "kept.again": "Send again: an interrupted release may have sent it already",
     "kept.admin": "The settings let only an administrator release this message.",
     "kept.delete": "Delete",
-    "kept.delete_help": "The message is not delivered, and cannot be taken back.",
+    "kept.delete_help": "The message is not delivered. This cannot be undone.",
     "kept.delete_now": "Delete for good",
     "kept.released": "Released to {names}.",
     "kept.not_released": "Not released to {name}.",

@@ -73,7 +73,7 @@ class WebhookParams:
             plain = None
         if not (plain and parts.hostname):
             raise SettingsError(
-                f"the url {self.url!r} is not one",
+                f"{self.url!r} is not a valid url",
                 hint="https://HOST/PATH, without a login and without #",
             )
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -88,7 +88,7 @@ class WebhookParams:
             found = b""
         if not text.startswith(_SECRET) or len(found) not in _KEY_BYTES:
             raise UserError(
-                "the secret of the webhook is not one",
+                "the secret of the webhook is not valid",
                 hint=f"{_SECRET} and the base64 form of 24 to 64 random bytes",
             )
         return found

@@ -91,7 +91,7 @@ def _status(wire: socket.socket, until: float) -> int:
         read += more
     found = _STATUS.match(read)
     if found is None:
-        raise PeerError("the receiver gives no reply in HTTP")
+        raise PeerError("the receiver does not reply in HTTP")
     return int(found[1])
 
 
