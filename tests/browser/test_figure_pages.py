@@ -69,7 +69,7 @@ def test_another_threshold_is_tried_by_the_form(judged, browser, script):
         until(tried, "the index has the messages")
         text = page.inner_text("main")
         assert "above 0.10 % (-6.9 nats)" in text
-        for part in ("Known", "Expected", "Not enough evidence", "no fair sample"):
+        for part in ("Known", "Expected", "Not enough evidence", "not a fair sample"):
             assert part in text
         rows = page.locator("table.verdicts tbody tr")
         counts = [

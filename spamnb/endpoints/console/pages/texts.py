@@ -14,7 +14,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "nav": "Pages",
     "log_out": "Log out",
     "role.admin": "administrator",
-    "role.auditor": "auditor, who may look and not change",
+    "role.auditor": "auditor (read only)",
     "role.user": "user",
     "utc": "{time} UTC",
     "notices": "What has happened",
@@ -35,8 +35,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "decision.reject": "reject",
     "decision.unscanned": "unscanned",
     "fate.unknown": "handling not known",
-    "fate.why_unknown": "it came before the daemon was started, more than 1,000 have come since, "
-    "or another program has handled it",
+    "fate.why_unknown": "the message came before the daemon was started, more than 1,000 have come "
+    "since, or another program has handled it",
     "action.relay": "passed on",
     "action.keep": "in quarantine",
     "action.refuse": "refused",
@@ -54,12 +54,12 @@ TEXTS: Final[Mapping[str, str]] = {
     "live.caption": "The newest messages",
     "live.empty": "No message has come yet. Messages appear here when a mail server sends them to "
     "a listener of spamnb.",
-    "live.none": "None of the newest messages is like this.",
+    "live.none": "None of the newest messages matches.",
     "live.filter": "Show only these",
     "live.rate": "messages in the last minute",
     "live.share": "of the scanned ones are junk or rejected",
-    "live.unknown": "The handling is known of the newest messages since the daemon was started. It "
-    "is not known of messages that another program has handled.",
+    "live.unknown": "The handling is known for the newest messages since the daemon was started. "
+    "It is not known for messages that another program has handled.",
     "live.on": "New messages appear here as they come.",
     "live.off": "Load the page again to see new messages.",
     "live.paused": "Paused: new messages wait.",
@@ -70,12 +70,12 @@ TEXTS: Final[Mapping[str, str]] = {
     "people.logins": "Logins",
     "people.login": "Login, addresses",
     "people.role": "Role",
-    "people.totp": "with an app",
+    "people.totp": "with a second factor",
     "people.feedback": "Feedback",
     "people.trainings": "Trainings",
     "people.waiting": "{count} wait for review",
     "people.sessions": "Sessions",
-    "people.used": "{count} open, used last",
+    "people.used": "{count} open, last used",
     "people.end": "End sessions",
     "people.end_of": "End the sessions of {name}",
     "people.ended": "{count} sessions of {name} ended.",
@@ -93,7 +93,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "people.only": "Only messages to this user",
     "people.days": "Days",
     "people.create": "Create the token",
-    "people.made": "The token {name} is made. Its text is shown this once:",
+    "people.made": "The token {name} is made. Its text is shown only now:",
     "role.": "none",
     # search
     "search.title": "Search",
@@ -132,7 +132,7 @@ TEXTS: Final[Mapping[str, str]] = {
     # own mail
     "mail.title": "My mail",
     "mail.help": "If a message was judged wrongly, choose it and say what it is. The filter learns "
-    "it.",
+    "from it.",
     "mail.caption": "Messages of {day}",
     "mail.empty": "No message for {address} has been judged yet.",
     # a message
@@ -145,7 +145,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "message.without": "Without",
     "message.would_be": "it would be {decision}, {probability} spam.",
     "message.no_single": "No single clue decides: without any one of the strongest, the decision "
-    "stays.",
+    "stays the same.",
     "message.influence": "Which trainings made it so",
     "message.correct": "What it is",
     "message.trained": "It was taught as {label}.",
@@ -159,14 +159,14 @@ TEXTS: Final[Mapping[str, str]] = {
     "message.facts": "Facts",
     "sender.title": "Its sender",
     "sender.none": "No list names {sender}.",
-    "sender.help": "A wanted sender is delivered, whatever the filter says, if the mail is "
-    "authentic; an unwanted one is junk. Only a new message is decided by it.",
+    "sender.help": "Mail from a wanted sender is delivered, whatever the filter says, if the mail "
+    "is authentic; mail from an unwanted sender is junk. A change applies to new messages only.",
     "sender.choose": "The sender",
     "sender.for": "For",
     "sender.wanted": "Always wanted",
     "sender.unwanted": "Never wanted",
     "sender.remove": "Remove",
-    "sender.by_list": "A list decided it when it came: {reason}.",
+    "sender.by_list": "A list decided this message when it came: {reason}.",
     "list.own": "me",
     "list.person": "{name}",
     "list.domain": "all recipients at {name}",
@@ -174,7 +174,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "listed.entry": "{sender} is {word} for",
     "listed.wanted": "always wanted",
     "listed.unwanted": "never wanted",
-    "listed.none": "on the list no more",
+    "listed.none": "no longer on the list",
     "by.wanted-by-person": "the sender is on the recipient's list of wanted senders",
     "by.wanted-by-domain": "the sender is on the list of wanted senders of the recipient's domain",
     "by.wanted-by-site": "the sender is on the list of wanted senders for all recipients",
@@ -213,11 +213,13 @@ TEXTS: Final[Mapping[str, str]] = {
     "undo_event": "Undo event {event}",
     "influence.title": "Which trainings made it so",
     "influence.share": "Share",
-    "influence.help": "What the log-odds of {first} against {second} ({total} nats) would lose "
-    "without each training. They need not add up, since similar trainings replace each other.",
+    "influence.help": "How much the log-odds of {first} against {second} ({total} nats) would lose "
+    "without each training. The shares need not add up, because similar trainings can replace each "
+    "other.",
     "influence.after": "after the message came",
-    "influence.empty": "No training of the journal moves this message.",
-    "influence.folded": "{count} older events are no longer in the journal one by one.",
+    "influence.empty": "No training in the journal changes the score of this message.",
+    "influence.folded": "{count} older events are merged, so the journal no longer has them one by "
+    "one.",
     # receipts
     "receipt.about": "{subject}: ",
     "receipt.learnt": "taught as {label}.",
@@ -226,7 +228,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "receipt.moved": "The probability of spam went from {before} to {after}.",
     "receipt.listed": "{sender} is {word}.",
     "receipt.unchanged": "nothing has changed.",
-    "receipt.waiting": "it waits to be learnt.",
+    "receipt.waiting": "the correction waits to be learnt.",
     "receipt.review": "an administrator has to decide.",
     # quarantine
     "column.state": "Size",
@@ -253,8 +255,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "kept.deleted": "The message is deleted.",
     "kept.no_recipient": "No recipient is chosen.",
     "preview.title": "Preview",
-    "preview.help": "Pictures, styles, scripts and forms of the message are left out. Beside each "
-    "link stands its host.",
+    "preview.help": "Pictures, styles, scripts and forms of the message are left out. Each link "
+    "has its host beside it.",
     "preview.failed": "The preview cannot be shown",
     "preview.again": "Load the preview again",
     "preview.again_help": "To try again, use the link below this frame.",
@@ -302,7 +304,7 @@ TEXTS: Final[Mapping[str, str]] = {
     # keys
     "keys.title": "Keys",
     "keys.j": "next message",
-    "keys.k": "message before",
+    "keys.k": "previous message",
     "keys.o": "open the message",
     "keys.h": "teach as ham",
     "keys.s": "teach as spam",
@@ -318,7 +320,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "login.act": "Log in",
     "login.help": "An administrator of the mail server makes logins with “spamnb passwd LOGIN”.",
     "login.code": "Code of your authenticator app",
-    "login.code_help": "If the app is lost, “spamnb passwd --no-totp LOGIN” ends the question.",
+    "login.code_help": "If the app is lost, an administrator of the mail server can run “spamnb "
+    "passwd --no-totp LOGIN”; no code is asked for then.",
     "login.needed": "Log in to see this page.",
     "open.title": "Open the console",
     "open.text": "This link logs you in as an administrator. It can be used once, within a minute.",
@@ -328,9 +331,9 @@ TEXTS: Final[Mapping[str, str]] = {
     "error.back": "Go back to the first page",
     "error.incident": "The log of the daemon has the details under the number {incident}.",
     "error.no_page": "there is no such page",
-    "error.form": "this form is too old: it belongs to another login",
+    "error.form": "this form belongs to another session: load the page again",
     "error.foreign": "this form was sent by another site",
-    "error.readonly": "an auditor may look and not change",
+    "error.readonly": "an auditor may look but not change anything",
 }
 
 

@@ -8,8 +8,8 @@ from typing import Final
 FIGURE_TEXTS: Final[Mapping[str, str]] = {
     # fleet
     "fleet.title": "Fleet",
-    "fleet.help": "Hosts with one model, as {host} has last heard of them. Hosts at the same event "
-    "have the same fingerprint.",
+    "fleet.help": "The hosts with one model, by their last reports to {host}. Hosts at the same "
+    "event have the same fingerprint.",
     "fleet.follows": "This host follows the log.",
     "fleet.fault": "This host has not followed the log for {seconds} s.",
     "fleet.waiting_here": "{count} corrections wait on this host.",
@@ -19,11 +19,11 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "fleet.fingerprint": "Fingerprint",
     "fleet.waiting": "Waiting corrections",
     "fleet.version": "Version",
-    "fleet.beat": "Last heard of",
+    "fleet.beat": "Last report",
     "fleet.ago": "{seconds} s ago",
     "fleet.silent": "silent for {seconds} s",
-    "fleet.empty": "No host has been heard of yet.",
-    "fleet.none": "This host is in no fleet, or has not opened its model yet.",
+    "fleet.empty": "No host has reported yet.",
+    "fleet.none": "This host is not in a fleet, or has not opened its model yet.",
     # status
     "status.title": "Status",
     "status.warnings": "Warnings",
@@ -118,8 +118,8 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     # graphs
     "graphs.title": "Graphs",
     "graphs.period": "Period",
-    "graphs.help": "Times are in UTC. The last step is not over. What is said of verdicts is from "
-    "the newest {messages} in the history.",
+    "graphs.help": "Times are in UTC. The last step is not over. The graphs of verdicts are made "
+    "from the newest {messages} in the history.",
     "graphs.table": "As a table",
     "graphs.table_of": "{graph}: the table",
     "graphs.now": "What comes",
@@ -128,7 +128,7 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "graphs.machine": "Does everything work?",
     "graphs.last": "The last message taught as {label}:",
     "graphs.never": "No message was taught as {label} by one of the newest 5,000 trainings.",
-    "graphs.none": "There is nothing to show yet: it takes messages that people corrected after "
+    "graphs.none": "There is nothing to show yet: this needs messages that people corrected after "
     "the filter had judged them.",
     "graphs.zero": "Nothing to draw: all numbers of this period are 0, or there are none.",
     "graphs.marks": "Dotted lines in the pictures show the steps in which something changed:",
@@ -175,7 +175,7 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "graph.teaching.help": "Messages that were taught, by label, and trainings that were removed.",
     "graph.reasons": "Why messages were not scanned",
     "graph.reasons.help": "Such messages are passed on as if they were ham, or deferred, as the "
-    "settings say. Each reason has its counter.",
+    "settings say. Each reason has a counter of its own.",
     "graph.scan_seconds": "Time to scan a message",
     "graph.scan_seconds.help": "Half of the messages take less than the first line says, and 99 of "
     "100 less than the second.",
@@ -192,8 +192,9 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "the newest 5,000 trainings.",
     "graph.calibration": "Said and found",
     "graph.calibration.help": "Of messages with the same probability of spam, how many were spam? "
-    "Where the lines lie together, the probabilities can be believed. From messages that people "
-    "labelled after they were judged; people label mistakes more often than others.",
+    "Where the two lines agree, the probabilities can be trusted. Only messages that people "
+    "labelled after they were judged are counted; people label mistakes more often than other "
+    "messages.",
     "graph.words": "Words that the filter knows",
     "graph.words.help": "The mean share of a message's features that were learnt before. It falls "
     "when a new kind of mail comes: then teach some of it.",
@@ -205,7 +206,7 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "as ham. Mistakes that are not reported are not counted.",
     "graph.log_odds": "How sure the filter is",
     "graph.log_odds.help": "The spread of the log-odds (nats) over the last 7 days by decision, "
-    "and over the 30 days before. Before mistakes increase, the middle fills.",
+    "and over the 30 days before. Before mistakes increase, more messages lie in the middle.",
     "series.deliver": "deliver",
     "series.unsure": "unsure",
     "series.junk": "junk",
@@ -271,10 +272,10 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "timemachine.last_event": "Its last event is {event}, that of the present model {expect}.",
     "timemachine.changed": "Of the last {messages} messages {changed} get another decision.",
     "timemachine.list": "Messages with another decision",
-    "timemachine.ham": "Of {known} messages that people labelled as ham, {lost} more would be "
-    "junk, and {won} fewer.",
-    "timemachine.spam": "Of {known} messages that people labelled as spam, {won} more would be "
-    "junk, and {lost} fewer.",
+    "timemachine.ham": "Of {known} messages that people labelled as ham, {lost} would become junk, "
+    "and {won} would no longer be junk.",
+    "timemachine.spam": "Of {known} messages that people labelled as spam, {won} would become "
+    "junk, and {lost} would no longer be junk.",
     "timemachine.sizes": "The model has {new} instead of {old}.",
     "timemachine.apply": "Apply",
     "timemachine.end": "Discard",
@@ -297,17 +298,17 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "whatif.lines": "Above these probabilities of spam, messages are decided to be:",
     "whatif.no_line": "never",
     "whatif.unseen": "No message has been judged yet, so nothing is known of what this changes.",
-    "whatif.honest": "So more ham may be lost than these numbers say. For a bound that holds, "
-    "evaluate mail that you have sorted yourself; this finds a threshold, too:",
-    "whatif.effect": "New messages are decided by it as soon as the daemon has read it; messages "
-    "that were judged before keep their decision. Recipients with costs of their own in the "
-    "settings keep these. A press of a button brings the present threshold back.",
-    "whatif.host": "It applies to this host, not to the others of the fleet.",
+    "whatif.honest": "Therefore more ham may be lost than these numbers say. For a proven bound, "
+    "evaluate mail that you have sorted yourself; this command also finds a threshold:",
+    "whatif.effect": "The new threshold decides new messages as soon as the daemon has read it; "
+    "messages that were judged before keep their decision. Recipients with costs of their own in "
+    "the settings keep these. Afterwards a button can bring the present threshold back.",
+    "whatif.host": "The new threshold applies to this host, not to the others of the fleet.",
     "whatif.confirm": "Use {line} from now on",
     "whatif.back": "Back to What if",
     "whatif.set_at": "Costs are set at {where}. They have precedence, so this page cannot change "
     "the threshold.",
-    "whatif.set_there": "To use it, set there, in the section costs:",
+    "whatif.set_there": "To use this threshold, set there, in the section costs:",
     "whatif.chosen": "{who} chose the threshold of {line}",
     "whatif.reading": "The daemon is reading it now: load this page again in a moment.",
     "whatif.take_back": "Bring back {line}",
@@ -332,13 +333,13 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "whatif.bound": "Of {ham} ham that were judged before they were taught, {filed} would be junk: "
     "at most {share} of all ham, with 95 % confidence.",
     "whatif.little": "Not enough evidence: there are {ham} ham that were judged before they were "
-    "taught, and it takes {needed}.",
-    "whatif.fair": "People correct mistakes and keep silent about the rest, so known labels are no "
-    "fair sample. The three numbers are of different kinds: do not add them.",
+    "taught, and a bound needs {needed}.",
+    "whatif.fair": "People correct mistakes and keep silent about the rest, so known labels are "
+    "not a fair sample. The three numbers are of different kinds: do not add them.",
     "whatif.counts": "Decisions now, and with the other threshold",
     "whatif.old": "Now",
     "whatif.new": "Then",
-    "whatif.reliability": "How far the probabilities hold",
+    "whatif.reliability": "How accurate the probabilities are",
     "whatif.reliability.help": "Messages that were judged before people taught them.",
     "whatif.said": "Said to be spam",
     "whatif.seen": "Were spam",
