@@ -15,8 +15,8 @@ from spamnb.endpoints.net.address import Address
 from spamnb.errors import UserError
 
 DEADLINE_S: Final = 45.0
-"""more than `timeouts.scan_total_s`, after which the daemon answers without a verdict; SMTP clients
-wait for ten minutes (RFC 5321 4.5.3.2.6)"""
+"""By default the daemon answers earlier, if need be without a verdict (`timeouts.scan_wait_s`).
+SMTP clients wait for ten minutes (RFC 5321 4.5.3.2.6)."""
 
 EXAMPLES = """
 spamnb opensmtpd                     with /run/spamnb/scan.sock; in smtpd.conf:

@@ -49,8 +49,8 @@ FLEET: tuple[Setting, ...] = (
         "corrections, but not for mail.",
         restart=True),
     Setting("fleet.keep_events", whole(1000),
-        "How many events the log keeps. A host that is further behind needs a backup of another "
-        "host. 200,000 take 700 MB of the server's memory.",
+        "How many events the log keeps. A host that is further behind has to rejoin (`spamnb "
+        "fleet rejoin`). 200,000 take 700 MB of the server's memory.",
         restart=True),
     Setting("fleet.outbox_bytes", whole(1 << 20),
         "Disk space for the corrections that wait while the log is away. When it is used up, "

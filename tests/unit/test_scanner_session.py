@@ -147,7 +147,7 @@ def test_errors_of_spamd(data, reply):
     ],
 )
 def test_decisions_in_the_words_of_spamassassin(result, spam, symbol):
-    """5.0 is the line to junk; an unscanned message is no spam, and its symbol says why."""
+    """5.0 is the threshold of junk; an unscanned message is no spam, and its symbol says why."""
     reply = Driver(result).feed(spamd("SYMBOLS")).sent
     assert f"\r\nSpam: {spam} / 5.0\r\n".encode() in reply
     assert reply.endswith(f"\r\n\r\nSPAMNB_{symbol}".encode())

@@ -3,8 +3,9 @@
 OpenSMTPD ends when one of its filters ends, so this process ends only with its input. It needs
 nothing but the standard library, and loads all of its modules at the start; it does not parse mail.
 A few threads ask the scanner listener, each about one message; while the daemon is away they wait
-for it, for ten seconds after it was seen last. A message without an answer at its deadline passes
-unscanned, which is logged: OpenSMTPD writes the lines on standard error to its own log.
+for it, for ten seconds after the first attempt that failed. A message without an answer at its
+deadline passes unscanned, which is logged: OpenSMTPD writes the lines on standard error to its own
+log.
 """
 
 from __future__ import annotations

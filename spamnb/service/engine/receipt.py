@@ -33,7 +33,7 @@ class Receipt(NamedTuple):
     stored_bytes: int = 0
     """bytes that the change added to the model and its journal; only with probabilities"""
     limited: bool = False
-    """whether half of the daily budget was spent, so that the shared step was a small one"""
+    """whether so much of the daily budget was spent that the shared step was a small one"""
     already: int = 0
     """if nothing changed: the event that set the message's label; not for `undo`"""
     waiting: int = 0

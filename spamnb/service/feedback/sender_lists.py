@@ -41,11 +41,11 @@ class SenderLists:
     def owner(self, target: ListTarget) -> ListOwner:
         """Return the owner of the list that is meant; UserError without the right to it."""
         if target.trust == "stranger":
-            raise RefusedError("a sender without proof has no list of senders")
+            raise RefusedError("a report of an unknown sender changes no list of senders")
         if target.trust == "admin":
             return self._named(target)
         if target.person or target.domain:
-            raise RefusedError("a user may change only the own list of senders")
+            raise RefusedError("a user may change only that user's list of senders")
         return self._person(target.user)
 
     def _named(self, target: ListTarget) -> ListOwner:

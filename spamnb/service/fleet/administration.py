@@ -65,7 +65,7 @@ def begin(store: Store, member: Member) -> FleetPosition:
                 leave(store)
             raise FleetError(
                 "there is a fleet of this name already",
-                hint="to join it, restore a backup of one of its hosts; or set fleet.name",
+                hint="to join it, run `spamnb fleet join`; for another fleet, set fleet.name",
             )
     return position
 

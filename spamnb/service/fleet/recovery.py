@@ -107,8 +107,9 @@ def _refuse_loss(head: Head | None, position: FleetPosition, *, force: bool) -> 
             f"the log is there, and ends with event {head.seq}",
             hint="run `spamnb fleet rejoin` on a host that does not fit the log",
         )
+    history = "this" if head.epoch == position.epoch else "another"
     raise RefusedError(
-        f"the log is not lost: it ends with event {head.seq} of another history",
+        f"the log is not lost: it ends with event {head.seq} of {history} history",
         hint="`spamnb fleet join --force` adopts it here, `fleet reseed --force` replaces it",
     )
 

@@ -73,7 +73,7 @@ class WebhookParams:
             plain = None
         if not (plain and parts.hostname):
             raise SettingsError(
-                f"{self.url!r} is not a valid url",
+                "the url is not valid",  # it is often a password, so it is not shown
                 hint="https://HOST/PATH, without a login and without #",
             )
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

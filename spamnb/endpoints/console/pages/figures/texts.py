@@ -298,7 +298,7 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "whatif.lines": "Above these probabilities of spam, messages are decided to be:",
     "whatif.no_line": "never",
     "whatif.unseen": "No message has been judged yet, so nothing is known of what this changes.",
-    "whatif.honest": "Therefore more ham may be lost than these numbers say. For a proven bound, "
+    "whatif.honest": "More ham may be lost than the numbers of this page say. For a proven bound, "
     "evaluate mail that you have sorted yourself; this command also finds a threshold:",
     "whatif.effect": "The new threshold decides new messages as soon as the daemon has read it; "
     "messages that were judged before keep their decision. Recipients with costs of their own in "
@@ -335,7 +335,7 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "whatif.little": "Not enough evidence: there are {ham} ham that were judged before they were "
     "taught, and a bound needs {needed}.",
     "whatif.fair": "People correct mistakes and keep silent about the rest, so known labels are "
-    "not a fair sample. The three numbers are of different kinds: do not add them.",
+    "not a fair sample. The numbers are of different kinds: do not add them.",
     "whatif.counts": "Decisions now, and with the other threshold",
     "whatif.old": "Now",
     "whatif.new": "Then",
