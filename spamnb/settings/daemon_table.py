@@ -139,11 +139,11 @@ SERVING: tuple[Setting, ...] = (
     Setting("timeouts.connect_s", _SECONDS,
         "Time to connect to the next hop, while the client waits for the reply to its EHLO."),
     Setting("timeouts.first_mail_s", _SECONDS,
-        "Time from the greeting of a client to its first MAIL command."),
+        "Time from the connection of a client, and again from the reply to its first EHLO, to its "
+        "first MAIL command."),
     Setting("timeouts.first_mail_busy_s", _SECONDS,
-        "Time from the greeting of a client to its first MAIL command when more than "
-        "limits.busy_share of the connections, or of the next-hop connections that untrusted "
-        "clients may use, are in use. "
+        "The same time when more than limits.busy_share of the connections, or of the next-hop "
+        "connections that untrusted clients may use, are in use. "
         "Untrusted clients must then get from MAIL to DATA within timeouts.first_mail_s."),
     Setting("timeouts.message_s", _SECONDS,
         "Time from the connection or the last accepted message of an untrusted client to its next "

@@ -23,7 +23,7 @@ class Timeouts(NamedTuple):
     proxy_s: float = 5.0
     """until a PROXY header is complete"""
     first_mail_s: float = 30.0
-    """from the greeting to the first MAIL"""
+    """from the connection, and again from the reply to the first EHLO, until the first MAIL"""
     first_mail_busy_s: float = 5.0
     """the same while more than `busy_share` of the connections are in use"""
     message_s: float = 300.0
