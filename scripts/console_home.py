@@ -2,9 +2,9 @@
 
     write_home(folder, 2_000)
 
-Each day is judged by the model as it is on that day; then people correct some of the verdicts. All
-rows are written by the daemon's own writers, with times in the past. Messages come from templates;
-some of them mix ham and spam, so that the model is not sure of each.
+The mail of a day is judged by the model as it is on that day; then users correct some of the
+verdicts. The daemon's own code writes all rows, with times in the past. Messages come from
+templates; some of them mix ham and spam, so that the model is not sure about them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HOUR_US = DAY_US // 24
 DOMAIN = "fourwinds.example"
 PEOPLE = ("anna", "ben", "carla", "david", "elif", "farid", "grace", "henrik")
 CARELESS = "henrik"
-"""taught the opposite of the truth yesterday"""
+"""the user that gave wrong labels yesterday"""
 TRAINED = 60
 """messages of each label that are taught before the first day"""
 MOST_CORRECTIONS = 6
@@ -81,7 +81,7 @@ HOSTILE = (
 
 
 class PoolMessage(NamedTuple):
-    """A message of which the home has many copies."""
+    """A message that is in the home many times."""
 
     subject: str
     sender: str
@@ -96,7 +96,7 @@ class MadeMail(NamedTuple):
     pool: int = 600
     """different messages of each label; each is judged many times, with other recipients"""
     words: int = 4
-    """words without a meaning at the end of each"""
+    """meaningless words at the end of each message"""
     hostile: bool = False
     """some subjects are those of `HOSTILE`"""
     seed: int = 1
@@ -168,7 +168,7 @@ class _Writer:
         return PoolMessage(subject, sender, len(raw), spam, self._model.example(raw))
 
     def write(self, messages: int, days: int) -> None:
-        """Write the days, of which the last one ends now."""
+        """Write all days; the last one ends now."""
         begin = time.time_ns() // 1000 - days * DAY_US
         taught = self._pool[: 2 * TRAINED]
         self._teach([
@@ -229,7 +229,7 @@ class _Writer:
         )  # fmt: skip
 
     def _corrections(self, entries: list[HistoryEntry], *, yesterday: bool) -> list[Learn]:
-        """What people say of the messages of an hour: of mistakes often, of the others seldom."""
+        """Corrections of the messages of an hour: often of mistakes, seldom of other messages."""
         found = []
         for entry in entries:
             spam = self._is_spam[entry.digest]

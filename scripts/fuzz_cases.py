@@ -23,13 +23,13 @@ from spamnb.service.telemetry.metrics import Meters
 
 SIZES = (0, 1, 3, 60, 700, 9000, 70_000)
 MOST_DEADLINES = 20
-"""of a session after which it must have ended"""
+"""deadlines of a session, after which it must have ended"""
 WAIT_S = 60.0
-"""for the end of a connection"""
+"""time limit for the end of a connection"""
 
 
 def text(dice):
-    """Make a few bytes that protocols care about."""
+    """Make a few bytes that have a meaning in protocols."""
     found = (
         b"",
         b"<a@b>",
@@ -118,7 +118,7 @@ class RelayCase:
         return changed(dice, found, len(found))
 
     def play(self, *, measured):
-        """Feed it with events in between; at the end nothing is held."""
+        """Feed the conversation with events in between; at the end no memory is held."""
         del measured
         dice = self.dice
         script = {step: [dice.choice(REPLIES) for _ in range(3)] for step in STEPS}
@@ -136,7 +136,7 @@ class RelayCase:
         if not driver.is_closed:
             driver.run(dice.choice((driver.session.client_lost, driver.session.client_eof)))
             driver.settle()
-        for _ in range(MOST_DEADLINES):  # the next hop may still say what became of the message
+        for _ in range(MOST_DEADLINES):  # the next hop may still reply to the message
             if not driver.is_closed:
                 driver.pass_time()
         assert driver.is_closed, "not ended"
@@ -165,7 +165,7 @@ class RelayCase:
 
     @staticmethod
     def check(driver):
-        """The client gets whole replies, and no 250 of the next hop that it did not send."""
+        """Check that the client gets whole replies, and no 250 that the next hop did not send."""
         sent = bytes(driver.client)
         for line in sent.split(b"\r\n")[:-1]:
             assert re.match(rb"[2345]\d\d[ -]|x$|2222", line), line[:100]
@@ -263,13 +263,13 @@ SAID = (
 
 
 class ImapCase:
-    """What an IMAP server sends; the client reads it in other pieces, too."""
+    """Bytes of an IMAP server, which the client also reads in other pieces."""
 
     def __init__(self, dice, _result):
         self.dice = dice
 
     def play(self, *, measured):
-        """The responses do not depend on the pieces; only PeerError is raised."""
+        """Check that responses do not depend on the pieces, and that only PeerError is raised."""
         del measured
         dice = self.dice
         said = bytearray(b"".join(dice.choice(SAID) for _ in range(dice.randint(1, 12))))
@@ -293,14 +293,14 @@ class ImapCase:
 
 
 class SocketsCase:
-    """A listener on an event loop, and clients that send what a session's case sends."""
+    """A listener on an event loop, and clients that send the conversations of another case."""
 
     def __init__(self, loop_of, made, case):
         self.loop_of, self.made, self.case = loop_of, made, case
         self.dice, self.faults = case.dice, []
 
     def play(self, *, measured):
-        """Some clients at once; then no connection and no memory is left."""
+        """Run some clients at once; afterwards no connection and no memory may be left."""
         del measured
         loop = self.loop_of()
         loop.set_exception_handler(lambda _, context: self.faults.append(str(context)))
@@ -379,5 +379,5 @@ def loops():
 
 
 def no_learner(_op, _body, **_fields):
-    """Ask a daemon that is away."""
+    """Answer as if the daemon were away."""
     raise StoreBusyError("away")

@@ -1,7 +1,7 @@
 """The table of all header fields that spamnb writes, reads or ignores.
 
-`scripts/man` makes spamnb-headers(7) of it, `scripts/site` a page. Names that the filter itself has
-in a table come from there.
+`scripts/man` makes spamnb-headers(7) from this table, and `scripts/site` a page. If the filter
+itself has a table of the names, the names come from that table.
 """
 
 import re

@@ -11,7 +11,7 @@ FACTS = {
     "message": ("endpoints/smtp/relay", "endpoints/milter", "service/scanning/scanner.py"),
     "delivery": ("endpoints/smtp/delivery",),
 }
-"""event -> the modules in which variables named `facts` or `found` go into its line"""
+"""event -> the modules in which its line includes variables named `facts` or `found`"""
 
 KEYS = {
     "action": "what happened to the message: `relay`, `keep` (quarantine), `refuse`, `defer`, "
@@ -115,7 +115,7 @@ def _constants(node):
 
 
 def _texts(node):
-    """Give the texts that an expression may have, as far as it is made of constants."""
+    """Return the possible texts of an expression that consists of constants."""
     if isinstance(node, ast.IfExp):
         return [*_texts(node.body), *_texts(node.orelse)]
     is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
@@ -166,7 +166,7 @@ def _trees():
 
 
 def events():
-    """Return all events by name; an event with keys of several places has all of them."""
+    """Return all events by name; an event has the keys of all places that log it."""
     levels, keys = {}, {}
     for name, tree in _trees():
         for record in _records(tree):

@@ -56,7 +56,7 @@ GAUGES = {
     "fleet_waiting_bytes": "disk space of the corrections that wait",
     "fleet_waiting_seconds": "how long the oldest of them has waited",
 }
-"""name -> what it tells; `spamnb/service/telemetry/status.py` has the values"""
+"""name -> meaning; `spamnb/service/telemetry/status.py` has the values"""
 _SAMPLE = {
     "model": {
         "messages": {"ham": 1},

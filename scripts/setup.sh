@@ -1,5 +1,5 @@
 # Sourced by scripts/test and scripts/run in the project's folder: creates .venv and installs this project into it.
-# Does nothing if these versions are installed. Sets VENV to the folder of the programs.
+# Does nothing if the wanted versions are installed. Sets VENV to the folder of the programs.
 
 # Without bytecode files, each of the thousand starts in the tests would compile all modules (0.1 s).
 unset PYTHONDONTWRITEBYTECODE

@@ -1,4 +1,4 @@
-"""What all tests share: environment, profiles of hypothesis, corpora beside the project."""
+"""What all tests share: environment, profiles of hypothesis, corpora next to the project."""
 
 import gc
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 # Before numpy is imported: its threads would make small tests slower, and sums depend on them.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Events and messages are counted from an empty model; the tests of the prior that ships ask for it.
+# Tests count events and messages from an empty model; tests of the shipped prior turn it on.
 os.environ["SPAMNB_MODEL_PRIOR"] = "false"
 
 import pytest
@@ -118,7 +118,7 @@ def pytest_configure(config):
 def pytest_collection():
     """Collect without the garbage collector, which then ignores the tests and their modules.
 
-    It finds nothing there; each worker spends 0.8 s of CPU less before its first test.
+    The collector would find nothing; each worker needs 0.8 s less CPU time before its first test.
     """
     gc.disable()
     try:

@@ -51,7 +51,7 @@ def files(where=None):
 
 
 def _is_other(path):
-    """Return whether a file of a collection is no message."""
+    """Return whether a file of a collection is not a message."""
     return path.name == "cmds" or path.suffix == ".json"
 
 

@@ -5,7 +5,7 @@ A `Site` is a model trained by others, the attacker's own mail, and the mail of 
 a trusted channel. Before each correction, `Search` tries many kinds of messages and takes the most
 harmful: the attacker's own mail, short messages of common words, long messages of one label's
 words, mixtures that score near the other label (where a doubted step is longest), headers of other
-users' mail, and copies of it. `oscillate` labels the same messages ham and spam in turn.
+users' mail, and copies of such mail. `oscillate` labels the same messages ham and spam in turn.
 
 Trials run in a transaction that is aborted. docs/decisions/0030 has the results.
 """
@@ -184,7 +184,7 @@ def spend(site: Site, label: str, words: int, *, tries: int = 40, people: int = 
 
 
 def oscillate(site: Site, raws: list[bytes], label: str, turns: int) -> Harm:
-    """Label messages right and wrong in turn, wrong in the end; return the errors."""
+    """Label messages right and wrong in turn, and wrong at the end; return the errors."""
     other = "ham" if label == "spam" else "spam"
     for raw in raws:
         example = site.model.example(raw)

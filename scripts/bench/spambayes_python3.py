@@ -1,8 +1,8 @@
-"""SpamBayes 1.1b3, which is for Python 2, made to run on Python 3.
+"""SpamBayes 1.1b3, which is written for Python 2, converted to run on Python 3.
 
 `SpamBayes.load(source)` takes the folder of its source (with `spambayes/` in it). It converts the
 modules of the classifier and the tokenizer with `lib2to3` (Python 3.12 or older) and `CHANGES`, in
-a temporary folder. SpamBayes reads bytes as characters; here they are Latin-1, which is the same.
+a temporary folder. SpamBayes reads bytes as characters; decoding them as Latin-1 gives the same.
 """
 
 import csv

@@ -1,8 +1,8 @@
 """Ask a scanner about one message: the daemon's, else one in a child process.
 
 The child runs the session of a scanner listener on the model of the home (`daemon.one_scan`), so
-both give the same answer. A crash of the child, or a message that takes too long, costs the verdict
-only. Must not import anything heavy in the parent.
+both give the same answer. If the child crashes or takes too long, only the verdict is missing. Must
+not import anything heavy in the parent.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _child(session: CliSession, timeout_s: float) -> Iterator[socket.socket]:
         pid = os.fork()
         if pid == 0:
             here.close()
-            signal.alarm(ceil(timeout_s) + 1)  # if the parent is killed, too
+            signal.alarm(ceil(timeout_s) + 1)  # also ends the child if the parent is killed
             _run_child(there, session)
         try:
             there.close()
@@ -90,7 +90,7 @@ def _child(session: CliSession, timeout_s: float) -> Iterator[socket.socket]:
 
 
 def _run_child(peer: socket.socket, session: CliSession) -> NoReturn:
-    """ScanAnswer; standard input and output are the parent's alone."""
+    """Answer the request; the child does not use standard input and output of the parent."""
     try:
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)

@@ -148,7 +148,7 @@ _ADD: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "prior_file": ("HAM and SPAM", lambda given: not _is_of_others(given)),
     "against_rest": ("--label or --plain", lambda given: given["labelled"] or given["plain"]),
 }
-"""options that depend on another one: its name, and whether it is given"""
+"""options that depend on another option: the name of that option, and whether it is given"""
 
 
 def _refuse_idle(ctx: click.Context, given: dict[str, Any]) -> None:

@@ -77,7 +77,7 @@ def _listed(options: Options, given: dict[str, Any]) -> list[WorldResult]:
 
 
 def _refuse(problem: str) -> None:
-    """Refuse an unreadable message: the deliveries after it would be those of other messages."""
+    """Refuse an unreadable message: later deliveries would get the wrong messages."""
     raise UserError(problem, hint="remove its lines from the file")
 
 

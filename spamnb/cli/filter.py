@@ -1,9 +1,9 @@
 """`spamnb filter`: standard input to standard output with the verdict, for delivery programs.
 
-The first of these that works: the answer of the daemon, a scan in a child process (`ask_scanner`),
-the message with `X-Spamnb-Verdict: unscanned`, the message as it came. All failures exit with 75,
-after which the callers keep the message. Imports nothing heavy: if the daemon answers, most of the
-time is the start of the program.
+The output is the first of these that works: the answer of the daemon, a scan in a child process
+(`ask_scanner`), the message with `X-Spamnb-Verdict: unscanned`, the unchanged message. All failures
+exit with 75, so that the callers keep the message. Imports nothing heavy: if the daemon answers,
+the start of the program takes most of the time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spamnb.errors import StoreError, UserError
 SOCKET: Final = Path("/run/spamnb/scan.sock")
 """of the scanner listener in docs/spamc.md"""
 HELD_BYTES: Final = 32 << 20
-"""of a message; what follows is copied without being looked at"""
+"""of a message; the rest is copied and not scanned"""
 _PIECE_BYTES: Final = 1 << 20
 _CODES: Final = {"deliver": 0, "unsure": 2, "junk": 1, "reject": 1}
 _NO_VERDICT: Final = 75
@@ -129,7 +129,7 @@ def _held() -> tuple[list[bytes], bool]:
 
 
 def _marked(session: CliSession, question: Question, pieces: list[bytes]) -> tuple[_Parts, int]:
-    """The parts to write, and the verdict as an exit code; whatever fails, they are the message."""
+    """The parts to write and the exit code; after a failure the parts are the message."""
     try:
         message = b"".join(pieces)
         answer = answer_of(session, question, message)

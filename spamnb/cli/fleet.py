@@ -172,7 +172,7 @@ def reseed(session: CliSession, force: bool) -> None:
 
 
 def _has_no_position(session: CliSession) -> bool:
-    """Return whether a change of the whole model was interrupted: only then it is written."""
+    """Return whether a change of the whole model was interrupted; only then it writes the model."""
     with session.open(readonly=True) as model, model.store.read() as view:
         return view.position() is None
 

@@ -66,9 +66,9 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; the error for an unknown one suggests the nearest.
+        """Find the command; the error for an unknown command suggests the most similar one.
 
-        Of equally near ones that is the first of the table: `trian` means train, not trial.
+        If several are equally near, it is the first in the table: `trian` means train, not trial.
         """
         known = self.list_commands(ctx)
         if args[0] not in known and not args[0].startswith("-"):

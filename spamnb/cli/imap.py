@@ -33,7 +33,7 @@ spamnb imap --once                           what is new since the last run: for
 spamnb imap --once --existing                also judge the mail that is already in the inbox
 """
 _END_S = 5.0
-"""for the threads to end; what they leave half done is continued by the next run"""
+"""time limit for the threads to end; the next run continues unfinished work"""
 
 
 @command("Filter mailboxes on IMAP servers.", IMAP_EXAMPLES)

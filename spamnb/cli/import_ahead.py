@@ -1,7 +1,7 @@
-"""Import every module of the program before root becomes a user that cannot read the program.
+"""Import all modules before root changes to a user that cannot read the program.
 
-A program below /root is an example. Commands import most modules when they need them, which fails
-after the change of the user.
+An example is a program below /root. Commands import most modules only when they need them, which
+fails after the change of the user.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PROGRAM = str(Path(__file__).parent.parent)
 _PACKAGES = ("encodings", "multiprocessing", "rich")
 """libraries that import their own modules when they are used"""
 _MODULES = ("numpy.ma", "lmdb._envid", "lmdb.verify")
-"""the same of libraries that have other modules, too, which cost time (`lmdb.cffi` compiles C)"""
+"""such modules of libraries that also have slow ones (`lmdb.cffi` compiles C)"""
 
 
 def import_ahead() -> None:
@@ -39,7 +39,7 @@ def _is_world_readable(folder: Path) -> bool:
 
 
 def import_all() -> None:
-    """Import all modules of the program, and of libraries those that they import later."""
+    """Import all modules of the program, and the modules that libraries import later."""
     names = [*_MODULES, *(module.name for module in walk_packages([_PROGRAM], "spamnb."))]
     for package in _PACKAGES:
         path = import_module(package).__path__

@@ -15,7 +15,7 @@ import click
 from spamnb.cli.printing import safe
 
 QUIT = "q"
-"""also the end of the input"""
+"""also stands for the end of the input"""
 _KEY = re.compile(r"\[(\w)\]")
 
 

@@ -121,7 +121,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     _open_streams()
     try:
         code = _guarded(words)
-        _ignore_interrupts()  # the command is over
+        _ignore_interrupts()  # the command has ended
     except KeyboardInterrupt as error:
         _ignore_interrupts()
         code = _fail(_INTERRUPTED, error, verbose=_verbose(words), code=INTERRUPTED)

@@ -11,7 +11,7 @@ from spamnb.errors import CorpusError, UserError
 
 
 def standard_input() -> str:
-    """Return "-" for standard input; an error on a terminal, where the command would just wait."""
+    """Return "-" for standard input; an error on a terminal, where the command would only wait."""
     if sys.stdin.isatty():
         raise UserError("no message is given", hint="name a file, or - to read from the terminal")
     return "-"

@@ -124,7 +124,7 @@ def table(rows: Iterable[tuple[str, ...]], right: tuple[int, ...] = ()) -> None:
 def progress_bar(what: str) -> Iterator[Callable[[int, int, str], None] | None]:
     """Yield a function (done, total, note) that updates a bar on stderr; None without a terminal.
 
-    The bar starts with the first call: its thread must not exist when workers are forked.
+    The bar starts with the first call, because its thread must not exist when workers are forked.
     """
     if not sys.stderr.isatty():
         yield None

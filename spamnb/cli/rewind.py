@@ -164,7 +164,7 @@ def _apply(
 ) -> tuple[str, Facts]:
     """Apply a preview; return the name of the file that has the old model, and what was applied.
 
-    In a fleet the log is closed for it, not before: the administrator may take long to answer. If
+    In a fleet the log is closed only now, because the administrator may take long to answer. If
     other hosts have taught meanwhile, the preview is made again, with their events.
     """
     with session.whole_model() as moved, ExitStack() as stack:

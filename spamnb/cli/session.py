@@ -39,7 +39,7 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Listed(NamedTuple):
-    """What lists of senders say of a message of the history."""
+    """What lists of senders say about a message in the history."""
 
     then: str = ""
     """the list that decided when it was scanned; empty if none did"""
@@ -105,7 +105,7 @@ class CliSession:
 
     @contextmanager
     def whole_model(self) -> Iterator[bool]:
-        """Let the block change the whole model; in a fleet that begins a new history.
+        """Let the block change the whole model; in a fleet a new history begins.
 
         The log is closed meanwhile. Yields whether it had entries that this host lacked.
         """
@@ -164,7 +164,7 @@ class CliSession:
         return model.person(named_person(self.persons, name)) if name else 0
 
     def own_costs(self, name: str) -> OwnCosts | None:
-        """Return the costs of a person; None for an empty name, and if they are those of all."""
+        """Return the costs of a person; None for an empty name or a person without own costs."""
         from spamnb.core.persons.names import named_person
 
         if not name:
@@ -172,7 +172,7 @@ class CliSession:
         return self.recipient_costs.of(name, named_person(self.persons, name))
 
     def costs_of_label(self, user: str) -> Costs | None:
-        """Return the costs that a person's label is learnt by, beside those of the model."""
+        """Return the costs for learning a person's label, in addition to those of the model."""
         return self.recipient_costs.of_label(user, self.persons)
 
     def ruling(self, model: Filter, raw: bytes, name: str) -> Ruling | None:
@@ -182,7 +182,7 @@ class CliSession:
         )
 
     def listed(self, model: Filter, ref: str, name: str) -> Listed:
-        """Return what lists of senders say of a message that a reference names."""
+        """Return what lists of senders say about a message that a reference names."""
         from spamnb.service.engine.lookup import find_entry
 
         entry = find_entry(model.store, model.history, ref)
@@ -212,7 +212,7 @@ pass_session = click.make_pass_decorator(CliSession, ensure=True)
 
 
 def speaker() -> str:
-    """Return the name of the user; under sudo, of the user that called it."""
+    """Return the name of the user; under sudo, of the user that called sudo."""
     from spamnb.service.admin.request import login_of
 
     uid = os.getuid()

@@ -234,7 +234,7 @@ def _context(session: CliSession, given: dict[str, Any], unmarked: int) -> Trial
 def answer_file(
     session: CliSession, path: str | None, *, may_be_missing: bool = False
 ) -> AnswerFile:
-    """Return the labels of drawn messages: of a file, or of the one in the home, if it exists."""
+    """Return the labels of drawn messages, from a file or from the one in the home if it exists."""
     from spamnb.lab.side_by_side.answers import NAME, AnswerFile
 
     if path is None:

@@ -28,7 +28,7 @@ _LINES = 12
 _WIDTH = 100
 
 Look = Callable[["PairedVerdict"], Iterable[tuple[str, str]]]
-"""returns by what a user recognises a message: names and values"""
+"""returns names and values by which a user recognises a message"""
 
 
 def drawn_strata(
@@ -78,7 +78,7 @@ def list_drawn(strata: Sequence[Stratum], answers: AnswerFile) -> None:
 
 
 def require_terminal(*, as_json: bool) -> None:
-    """UserError if no person can be asked for labels."""
+    """Raise UserError without a terminal, where no user can be asked for labels."""
     if as_json:
         raise UserError("--judge prints no JSON", hint="judge first, then run it with --json alone")
     if not sys.stdin.isatty():
@@ -108,7 +108,7 @@ def ask_all(
                 at = _take_back(answers, given, taught, at)
                 continue
             if key in _TRUTHS:
-                # First, so that a label that cannot be learnt is asked for again.
+                # The label is learnt first: if that fails, the user is asked again.
                 receipt = _teach(taught, one, _TRUTHS[key])
                 answers.add(_TRUTHS[key], one.ident)
                 given.append((at, receipt))

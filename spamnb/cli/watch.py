@@ -128,7 +128,7 @@ def _maildir(text: str) -> Maildir:
 
 
 class _WatchTarget:
-    """The model, or the daemon that serves it; looked up for each message, as both may change."""
+    """The model, or the daemon that serves it; looked up for each message: both may change."""
 
     def __init__(self, session: CliSession) -> None:
         self._session = session
@@ -142,8 +142,8 @@ class _WatchTarget:
     def teach(self, feedback: Feedback) -> Answer:
         """Apply feedback of the user of the Maildir; a refused one does not end the watch.
 
-        An administrator that watches the Maildirs of others lends them no right: whatever a user
-        writes there counts within the user's own quota.
+        If an administrator watches the Maildirs of other users, these users get no further rights:
+        their mail counts within their own quota.
         """
         from spamnb.service.feedback.types import Answer
 

@@ -1,4 +1,4 @@
-"""Chromium of the system in tests of the pages, driven by Playwright; skips where there is none.
+"""The system's Chromium in tests of the pages, driven by Playwright; skips if it is missing.
 
 A `Window` keeps what a page must not cause: reports of its content security policy, errors in its
 console, requests to other sites. `Window.close` fails if there is any.
@@ -43,7 +43,7 @@ addEventListener("securitypolicyviolation", (event) =>
 
 @contextmanager
 def chromium():
-    """Run a browser; the test is skipped where there is none."""
+    """Run a browser; the test is skipped if there is none."""
     playwright = pytest.importorskip("playwright.sync_api")
     if not CHROMIUM:
         pytest.skip("chromium is not installed")
@@ -88,7 +88,7 @@ class Site:
         self.config = folder / "spamnb.toml"
 
     def deliver(self, subject, to="alice@example.org", text="hello"):
-        """Send a message that is like no other; the signature of its verdict."""
+        """Send a unique message; return the signature of its verdict."""
         known = len(self.daemon.logged("message"))
         send(self.daemon.port(), f"{text} number{next(_NUMBERS)}", subject, to)
         return self.daemon.wait_for("message", known + 1)["signature"]
@@ -175,7 +175,7 @@ class Window:
         return [one.inner_text() for one in self.page.locator(selector).all()]
 
     def accessible(self):
-        """Fail if axe-core finds a violation; contrast, names, labels, landmarks are among them."""
+        """Fail if axe-core finds a violation, such as of contrast, names, labels or landmarks."""
         found = pytest.importorskip("axe_playwright_python.sync_playwright").Axe().run(self.page)
         wrong = [
             (one["id"], [node["html"] for node in one["nodes"]][:3])
@@ -184,7 +184,7 @@ class Window:
         assert wrong == [], wrong
 
     def fits(self):
-        """Whether nothing is wider than the window, once the styles are there."""
+        """Whether no element is wider than the window, after the styles are loaded."""
         self.page.wait_for_load_state()
         wide = self.page.evaluate("document.documentElement.scrollWidth")
         return wide <= self.page.viewport_size["width"]

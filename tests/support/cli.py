@@ -71,7 +71,7 @@ def spamnb(home, *arguments, stdin=b""):
     except SystemExit as ended:
         return Done(cast("int", ended.code), out.getvalue(), err.getvalue())
     finally:
-        # A program that ends blocks and ignores further interrupts; this process goes on.
+        # At its end the program blocks and ignores interrupts, but this process continues.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         sys.stdin.close()
@@ -81,7 +81,7 @@ def spamnb(home, *arguments, stdin=b""):
 
 
 def _let_go(home):
-    """Close the stores that a command leaves open until its process ends; this process goes on."""
+    """Close the stores that a command leaves open at its end, because this process continues."""
     thing = environments._objects.get(os.path.realpath(home)) if home is not None else None
     for _ in range(environments._users.get(thing, 0)):
         environments.give_back(thing)
@@ -105,8 +105,8 @@ def program(home, *arguments, **more):
 def forked(home, *arguments, stdin=b"", user=None, cwd=None, **variables):
     """Run a command in a fork of this process: a process with the modules already imported.
 
-    It takes a fourth of the CPU time of `program`. With `user`, it runs as that uid. Bytes of the
-    output that are no text can be had back with `surrogateescape`.
+    It takes a quarter of the CPU time of `program`. With `user`, it runs as that uid. Bytes of the
+    output that are not text are restored with `surrogateescape`.
     """
     here = [] if home is None else ["--home", str(home)]
     argv = ["spamnb", *here, *map(str, arguments)]
@@ -134,7 +134,7 @@ def _feed(pipe, data):
 
 
 def _run_as_program(argv, variables, user, cwd):
-    """Become what a new interpreter would be, run the program, and end."""
+    """Restore the state of a new interpreter, run the program, and end."""
     code: int | str | None = 1
     try:
         signal.alarm(SECONDS)

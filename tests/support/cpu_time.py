@@ -1,4 +1,4 @@
-"""CPU time in tests: a limit holds on the machine where it was set, and grows on a slower one."""
+"""CPU time in tests: limits are for a reference machine, and are larger on a slower one."""
 
 import re
 import time

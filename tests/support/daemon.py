@@ -1,4 +1,4 @@
-"""A daemon in tests: started as a real process, its log read as records, stopped for certain."""
+"""A daemon in tests: a real process with a log of records, which is always stopped."""
 
 import json
 import os
@@ -71,7 +71,7 @@ class Running:
         ]
 
     def wait_for(self, event, count=1, **fields):
-        """Wait for the record of an event; the last of so many."""
+        """Wait for so many records of an event; return the last one."""
 
         def come():
             found = self.logged(event, **fields)
@@ -144,7 +144,7 @@ NO_DELIVERY = {"delivery": "", "listener": 'upstream = "127.0.0.1:9"'}
 
 
 def let_others_enter(folder):
-    """Let other users enter a folder of pytest, which closes those that it makes."""
+    """Let other users enter a folder of pytest, which closes its folders to other users."""
     for one in (folder, *folder.parents):
         if one == Path(tempfile.gettempdir()):
             return
@@ -183,7 +183,7 @@ def settings_in(folder, **values):
 
 
 def _refuse_the_default_port(settings):
-    """A daemon of another test may have the default port of the built-in delivery agent."""
+    """Refuse the default port of the delivery agent, which a daemon of another test may use."""
     listeners = settings["listener"].values()
     relays = [one for one in listeners if one.get("protocol", "smtp") == "smtp"]
     if any("upstream" not in one for one in relays):
@@ -204,7 +204,7 @@ def serve_slowly(folder, config):
 
 
 def hanging(folder, known=()):
-    """Wait until a scan process hangs in a message; its pid. `known` hung before."""
+    """Wait until a scan process hangs in a message; return its pid, which is not in `known`."""
 
     def found():
         pids = {int(path.name[8:]) for path in (folder / "home").glob("hanging-*")}

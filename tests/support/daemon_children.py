@@ -19,7 +19,7 @@ from spamnb.errors import SpamnbError
 
 
 def echo(start, shared, channel):
-    """Answer each connection with role, slot, pid and log level; beat, obey, end on SIGTERM."""
+    """Answer each connection with role, slot, pid and log level; send beats; end on SIGTERM."""
     ended = []
     signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
     listeners = [socket.socket(fileno=fd) for fds in start.sockets.values() for fd in fds]
@@ -77,7 +77,7 @@ def broken(start, shared, channel):
 
 
 def once(start, shared, channel):
-    """End before it is ready three times, then be as `echo`."""
+    """End before it is ready three times, then work as `echo`."""
     tries = Path(start.home) / "tries"
     with tries.open("a") as file:
         file.write(f"{time.monotonic()}\n")
@@ -99,7 +99,7 @@ def slow_worker(start, shared, channel):
 
 
 def slow_helper(start, shared, channel):
-    """Scan each message in SLOW_S. One with HANG takes until its file `hanging-PID` is removed."""
+    """Scan each message in SLOW_S. A message with HANG takes until `hanging-PID` is removed."""
     from spamnb.daemon.roles import scan_process
     from spamnb.service.scanning.model_session import digest_of, scan_to_json
 
@@ -124,7 +124,7 @@ WAIT_S = 0.001
 def waiting_worker(start, shared, channel):
     """Be a worker that asks the server of the fleet's log, and waits for its answer, in each scan.
 
-    It waits WAIT_S at most: the mistake that workers must not make.
+    It waits at most WAIT_S. Real workers must not wait for the server.
     """
     from contextlib import suppress
 

@@ -23,9 +23,9 @@ def snippet(page, section, file):
 
 
 def changed(text, changes):
-    """Replace ports and paths; each must occur, or the snippet is not what the test thinks.
+    """Replace ports and paths; each must occur, or the snippet is not the expected one.
 
-    In one pass: a port that was put in may begin like one that is to be replaced.
+    In one pass, because an inserted port may begin like a port that is to be replaced.
     """
     for old in changes:
         assert old in text, f"{old!r} is not in the snippet"

@@ -1,11 +1,11 @@
-"""Which Dovecot there is: the machine's own, or another that lies in a folder with a whole system.
+"""Which Dovecot the tests use: the machine's own, or one in a folder with a whole system.
 
-Such a folder is named by SPAMNB_DOVECOT_ROOT, and so the Dovecot of Debian 13 is run on Debian 12:
+SPAMNB_DOVECOT_ROOT names such a folder. So the Dovecot of Debian 13 can run on Debian 12:
 
     debootstrap --variant=minbase trixie FOLDER
     chroot FOLDER apt-get install --no-install-recommends dovecot-imapd dovecot-lmtpd dovecot-sieve
 
-What differs between the versions stands here, and in the documentation.
+This module and the documentation have the differences between the versions.
 """
 
 import functools
@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 
 ROOT = os.environ.get("SPAMNB_DOVECOT_ROOT", "").rstrip("/")
-"""nothing is the machine itself"""
+"""empty: the machine itself"""
 
 # No other process sees the mounts, and they end with the last process that sees them.
 _INSIDE = """
@@ -26,7 +26,7 @@ exec chroot "$root" "$@"
 """
 
 _SETTINGS = {}
-"""by version, what the rig needs beside the recipes"""
+"""by version: what the rig needs in addition to the recipes"""
 
 _SETTINGS["2.3"] = """
 base_dir = {root}/dovecot/run
@@ -128,7 +128,7 @@ def missing():
 
 
 def command(*arguments):
-    """Words that run one of Dovecot's programs, wherever it lies."""
+    """Arguments that run one of Dovecot's programs, wherever Dovecot is."""
     if not ROOT:
         return arguments
     return (
@@ -146,7 +146,7 @@ def command(*arguments):
 
 @functools.cache
 def version():
-    """Such as 2.3: what its settings are written for."""
+    """The version that its settings are written for, such as 2.3."""
     output = subprocess.check_output(command("dovecot", "--version"), text=True)
     return ".".join(output.split(".")[:2])
 
@@ -157,5 +157,5 @@ def settings(**values):
 
 
 def tls(cert, key):
-    """Write what stands in place of `ssl = no` where STARTTLS is offered."""
+    """Write the settings that replace `ssl = no` if STARTTLS is offered."""
     return _TLS[version()].format(cert=cert, key=key)

@@ -1,7 +1,7 @@
-"""One daemon, and all ways by which a message comes to it.
+"""One daemon, and all ways by which a message reaches it.
 
-Each way takes a message and gives what its client gets: the message or the header with the added
-fields, or the fields for which its protocol has words.
+Each way takes a message and returns what its client gets: the message or the header with the added
+fields, or the fields that its protocol can express.
 """
 
 import http.client
@@ -66,7 +66,7 @@ class Site:
         self.config.write_text(TOML.format(host=HOST, sink=self.sink.address, **self.port))
         self.servers = {}
         self.verdicts = {}
-        """message -> the first verdict on it, where `spamnb score` gives none"""
+        """message -> the first verdict on it, if `spamnb score` gives none"""
         self.reasons = {}
         """message -> the reason that its first verdict names"""
         self.subjects = {}
@@ -257,7 +257,7 @@ BY_MTA = BY_SMTP | {
 BY_DOVECOT = BY_SMTP | {"NUL", "forged first line"}
 """Dovecot changes the first two; the third stays a part of the message, as in `spamnb score`"""
 NO_IDENTITY = frozenset(("no header", "body at once"))
-"""without a header a message has nothing by which IMAP's reader knows it from another one"""
+"""the IMAP reader distinguishes messages by their header, so it needs one"""
 SPAMC_HEADERS = frozenset(("no body", "no header", "body at once", "NUL"))
 """spamc looks for the blank line of the message itself: without one it prints the message as it
 was, and of a message that begins with one it prints what follows the next one; it loses NULs"""
@@ -266,13 +266,13 @@ ALL, FEW, NONE = None, ("X-Spam-Flag", "X-Spam-Score"), ()
 
 @dataclass(frozen=True)
 class Way:
-    """A way, and what is particular to it."""
+    """A way, and its differences from the others."""
 
     ask: Callable[..., bytes]
     needs: str = ""
     """the program"""
     changed: frozenset[str] = frozenset()
-    """shapes with another verdict, because the message is another one"""
+    """shapes with another verdict, because the way changes the message"""
     without: frozenset[str] = frozenset()
     """shapes that the program does not send, or gives back unmarked"""
     names: tuple[str, ...] | None = ALL

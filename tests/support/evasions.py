@@ -1,7 +1,7 @@
 """Messages that hide one payload from a filter in many MIME structures.
 
-`every(words)` makes them. Each says whether it is valid by RFC 5322, 2045 to 2049, 2183 and 2231 (a
-valid one must be read), or breaks them and is still displayed by some mail program.
+`every(words)` makes them. Each says whether it is valid by RFC 5322, 2045 to 2049, 2183 and 2231.
+The reader must read a valid message; an invalid one is still displayed by some mail program.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def payloads(words: list[str]) -> dict[str, Payload]:
 
 
 def multi(*parts: str, boundary: str = "b", kind: str = "mixed", head: str = "") -> str:
-    """A multipart with its header, without the message's."""
+    """A multipart with its header, without the header of the message."""
     inside = "".join(f"--{boundary}\n{part}\n" for part in parts)
     content_type = head or f'multipart/{kind}; boundary="{boundary}"'
     return f"Content-Type: {content_type}\n\n{inside}--{boundary}--\n"
@@ -440,7 +440,7 @@ def _around() -> Iterator[tuple[str, bool, Callable[[Payload], str]]]:
 
 
 def _pages(words: list[str]) -> Iterator[Case]:
-    """HTML that starts with other text than is shown first."""
+    """HTML that starts with a text that is not the first one shown."""
     text = " ".join(words)
     blank = "\n" * 300_000
     for name, before in (

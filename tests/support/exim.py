@@ -1,6 +1,6 @@
 """A real Exim on loopback that uses the daemon by a recipe in docs, with its own folder.
 
-It need not be installed, because Debian installs either it or Postfix: $EXIM may name a program
+Exim need not be installed, because Debian installs either Exim or Postfix: $EXIM may name a program
 that was only unpacked. Nothing of the machine's mail system is read or changed.
 """
 
@@ -171,11 +171,11 @@ class Exim:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def refuse(self):
-        """Let the port for what comes back refuse for now."""
+        """Make the port for returning mail refuse connections."""
         (self.root / "closed").touch()
 
     def take_again(self):
-        """No longer; and all that waits is tried, for a recipient's retry is 15 minutes away."""
+        """Accept again, and retry all waiting mail: Exim would wait 15 minutes for a retry."""
         (self.root / "closed").unlink()
         self.exim("-qff")
 

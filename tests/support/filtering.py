@@ -68,9 +68,9 @@ def daemon_in(home, more="", **settings):
 
 @contextlib.contextmanager
 def answering(home, reply):
-    """A socket in a home at which each client gets a reply; None: it waits for the end.
+    """A socket in a home on which each client gets a reply; None: the client gets none.
 
-    Gives a semaphore that counts the clients.
+    Yields a semaphore that counts the clients.
     """
     came, ended = threading.Semaphore(0), threading.Event()
 
@@ -81,7 +81,7 @@ def answering(home, reply):
                 if reply is None:
                     ended.wait(LIMIT_S)
                 else:
-                    with contextlib.suppress(OSError):  # the last one does not read
+                    with contextlib.suppress(OSError):  # the last client does not read
                         client.sendall(reply)
 
     with socket.socket(socket.AF_UNIX) as server:

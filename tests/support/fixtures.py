@@ -69,7 +69,7 @@ def imap_server():
 
 @pytest.fixture
 def imap_reader(imap_server, tmp_path):
-    """Make the reader of a mailbox for which the server fails in some way."""
+    """Return a function that makes a reader of a mailbox, for which the server fails as told."""
     made: list[Reader] = []
 
     def make(**options):

@@ -1,13 +1,13 @@
 """A network between the hosts of a fleet and the server of its log, with faults.
 
-A program of its own, because the hosts are stopped and killed beside it. It reads orders from its
+It is a separate program, because the test stops and kills the hosts. It reads orders from its
 input, one in a line: the number of a link, and one of these:
 
     open   all bytes arrive
     cut    there are no connections
     mute   requests arrive, answers do not
     slow   all bytes arrive later
-    lossy  some bytes arrive later, as those of a packet that TCP sends again
+    lossy  some bytes arrive later, like those of a packet that TCP sends again
 """
 
 import asyncio

@@ -44,7 +44,7 @@ OLD, NEW = VERSION, VERSION + 1
 """the newest version of an entry that a host reads before its upgrade, and after it"""
 CLOCK_S = 7200
 MUCH = 300
-"""lessons in an outbox: a host that the log went on without would get thousands a minute"""
+"""lessons in an outbox: a host that is left behind would get thousands a minute"""
 _SUPPORT = Path(fleet_host.__file__).parent.parent
 
 
@@ -76,7 +76,7 @@ class Host:
         self.process.wait()
 
     def answers(self):
-        """Whether the process is up; before, SIGTERM would kill it."""
+        """Whether the process is ready; earlier, SIGTERM would kill it."""
         try:
             return bool(self._ask("ping", b""))
         except (PeerError, OSError, StoreError):
@@ -87,7 +87,7 @@ class Host:
             return client.ask(op, body, **fields).header
 
     def _teach(self):
-        """Teach one thing after the other, each again until it is acknowledged."""
+        """Teach one lesson after the other; repeat each until it is acknowledged."""
         chance = random.Random(self.number)
         try:
             while not self.stop.is_set():
@@ -115,14 +115,14 @@ class Host:
         self.taught += count
 
     def _teach_shared(self, chance):
-        """Correct or forget one of a few messages that all hosts contradict each other on."""
+        """Correct or forget one of a few messages for which the hosts give different labels."""
         number, label = chance.randrange(6), chance.choice(["ham", "spam", ""])
         raw = letter(f"shared{number}", number % 2)
         fields = {"label": label} if label else {}
         self._again(lambda: self._ask("teach" if label else "forget", raw, **fields))
 
     def _again(self, ask):
-        """Ask until the host answers; one that is down, or cut off from the log, does not."""
+        """Ask until the host answers; a host that is down or cut off does not answer."""
         end = time.monotonic() + LIMIT_S
         while True:
             try:
@@ -167,7 +167,7 @@ class Storm:
             host.thread.start()
 
     def rage(self, seconds):
-        """Do one fault after the other, when all hosts have been taught something."""
+        """Cause one fault after the other, after all hosts have learnt something."""
         until(lambda: all(host.taught for host in self.hosts), "the hosts to be taught")
         end = time.monotonic() + seconds
         faults = [self._kill_host, self._kill_server, self._cut, self._mute, self._pause_host]
@@ -186,10 +186,10 @@ class Storm:
         host.start()
 
     def _set_clock(self):
-        """Let the clock of one host be wrong by two hours, or that of all be right.
+        """Set the clock of one host wrong by two hours, or correct the wrong clock.
 
-        Hosts with wrong clocks do not follow the log, and one must: a log that lost entries goes on
-        when hosts have reported what they hold.
+        Only one clock may be wrong, because a host with a wrong clock does not follow the log, and
+        a log that lost entries continues only after hosts have reported what they hold.
         """
         wrong = [host for host in self.hosts if host.ahead_s]
         host = wrong[0] if wrong else self.chance.choice(self.hosts)
@@ -198,7 +198,7 @@ class Storm:
         self.counts["clocks set"] += 1
 
     def _upgrade(self):
-        """Upgrade a host; with the last one, all begin to write newer entries."""
+        """Upgrade a host; after the last one, all hosts begin to write newer entries."""
         old = [host for host in self.hosts if host.level == OLD]
         if not old:
             return
@@ -218,7 +218,7 @@ class Storm:
                 return False
 
     def _fill_disk(self):
-        """Let the files of a host not grow for a while."""
+        """Prevent the files of a host from growing for a while."""
         host = self.chance.choice(self.hosts)
         room = (host.home / "data.mdb").stat().st_size
         limits = resource.prlimit(host.process.pid, resource.RLIMIT_FSIZE)
@@ -282,7 +282,7 @@ class Storm:
         self.counts[mode] += 1
 
     def _pause_host(self):
-        """Stop a host longer than its answers and its write lease may take."""
+        """Pause a host for longer than the limits of its answers and its write lease."""
         process = self.chance.choice(self.hosts).process
         process.send_signal(signal.SIGSTOP)
         time.sleep(self.chance.uniform(0.1, 6))
@@ -295,7 +295,7 @@ class Storm:
             if host.ahead_s:
                 host.ahead_s = 0
                 self._restart(host)
-        self._rejoin_left_behind()  # before, such a host acknowledges no lesson
+        self._rejoin_left_behind()  # until then, such a host acknowledges no lesson
         taught = [host.taught for host in self.hosts]
         until(lambda: self._teach_more_than(taught), "lessons")
         for host in self.hosts:
@@ -323,18 +323,18 @@ class Storm:
         return all(map(int.__lt__, taught, (host.taught for host in self.hosts)))
 
     def _empty_outboxes(self):
-        """Wait as long as fewer and fewer lessons wait: after a long storm they are thousands."""
+        """Wait while the outboxes shrink: after a long storm they hold thousands of lessons."""
         while left := sum(map(Host.waiting, self.hosts)):
             until(lambda left=left: sum(map(Host.waiting, self.hosts)) < left, "the outboxes")
 
     def _rejoin_left_behind(self):
-        """Join again on each host that the log went on without, as an administrator does."""
+        """Join again on each host that was left behind, as an administrator does."""
         until(self._settled, "the log to be settled")
         for host in self.hosts:
             if not self._fits(host):
                 until(host.answers, f"host{host.number} after its restart")
                 host.process.terminate()
-                # 1: a lesson waited for a log that the host does not fit; it is given again.
+                # 1: a lesson waited for a log that does not fit the host; the lesson is repeated.
                 assert host.process.wait(LIMIT_S) in (0, 1)
                 other = next(one for one in self.hosts if self._fits(one))
                 with closing((member := self._member(other)).log):
@@ -406,8 +406,8 @@ def taught_alone(folder, events):
 def _teach_again(model, event):
     """Compute an event.
 
-    A further step on a label that a message has already depends on which lessons were learnt in one
-    transaction, which no event tells. So it is applied and not computed.
+    A repeated label makes a further step, which depends on the lessons that were learnt in the same
+    transaction. No event has this information, so such a step is applied and not computed.
     """
     name = event.message_id.strip("<>").partition("@")[0]
     is_shared = name.startswith("shared")
@@ -433,7 +433,7 @@ def letter(name, kind):
 
 
 def weather(folder, server_in, seed, seconds):
-    """Let a storm rage on a server, and compare the hosts afterwards."""
+    """Run a storm on a server, and compare the hosts afterwards."""
     print(f"seed {seed}, {seconds} s")
     server = server_in(folder)
     try:

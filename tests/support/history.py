@@ -1,6 +1,6 @@
 """Entries of a history for tests, and processes that add, read and die.
 
-Run as a program, this file is one of them: way, folder, number of the first entry.
+This file is also the program of these processes. Arguments: way, folder, number of the first entry.
 """
 
 import os
@@ -60,7 +60,7 @@ def run(way, folder, first=1):
 
 
 def add_till_killed(folder, first):
-    """One at a time and a few at a time, settled as often as possible; returns what was added."""
+    """Add one entry or a few at a time, and settle often, until killed; print the last number."""
     flusher._FLUSH_S = 0.002
     history = History.open(folder)
     numbers = count(first)
@@ -79,7 +79,7 @@ def add_and_end(folder, first):
 
 
 def damaged_once():
-    """A look that finds damage the first time."""
+    """Return a function that finds damage at its first call."""
     left = [StoreDamagedError("page 7")]
 
     def look():
@@ -90,7 +90,7 @@ def damaged_once():
 
 
 def set_aside(folder, first):
-    """Meet damage, go on with what was begun anew, and stay until a line comes."""
+    """Find damage, continue with new files, and wait for a line on standard input."""
     history = History.open(folder)
     history._with_recovery(damaged_once())
     history.add([entry(first)])
@@ -101,7 +101,7 @@ def set_aside(folder, first):
 
 
 def read_till_all(folder, _):
-    """Whenever it looks, each entry is there once, and a writer's newest comes first."""
+    """Check at each look that each entry is there once, and the newest of each writer first."""
     history = History.open(folder)
     found: list[int] = []
     end = time.monotonic() + LIMIT_S
@@ -125,7 +125,7 @@ def leave_fresh(folder, first):
 
 
 def die_at(place, name):
-    """Die where a function is called."""
+    """Make the process die when it calls this function."""
 
     def die(*_, **__):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -150,7 +150,7 @@ def die_after_the_commit(folder, first):
 
 
 def die_with_the_rest(folder, first):
-    """One more comes while the others are settled, and death before that one is."""
+    """Add an entry while others are settled, and die before the new one is settled."""
     history = History.open(folder)
     history.add([entry(first), entry(first + 1)])
     keep = History._store_records

@@ -1,7 +1,7 @@
-"""Pages of hostile mail, each of which tries to run a script, to send a request, or to leave.
+"""Pages of hostile mail; each tries to run a script, to send a request, or to open a page.
 
-Every script says `hit` on the console and requests an address of `BEACON`. Those of `PRESSED` act
-when the element `#press` is pressed, the others at once.
+Every script writes `hit` to the console and requests an address of `BEACON`. Scripts of `PRESSED`
+run when the element `#press` is pressed, the others at once.
 """
 
 BEACON = "https://beacon.test"

@@ -1,7 +1,7 @@
-"""More pages of hostile mail: those that change their meaning when they are parsed again.
+"""More pages of hostile mail, which change their meaning when they are parsed again.
 
-Namespaces (SVG, MathML), raw text, templates, clobbered names, and ways to fetch without a tag that
-is known for it. As in `html_attacks`, each says `hit` or requests an address of `BEACON`.
+Namespaces (SVG, MathML), raw text, templates, clobbered names, and unusual tags that send requests.
+As in `html_attacks`, each writes `hit` or requests an address of `BEACON`.
 """
 
 # ruff: noqa: E501 - an attack is easier to read on one line

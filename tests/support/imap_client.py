@@ -12,7 +12,7 @@ from spamnb.errors import SpamnbError
 from spamnb.service.feedback.types import Answer
 
 WAYS = {"move": "", "copy": "MOVE", "flag": "MOVE,UIDPLUS"}
-"""how junk is filed, and what the server hides then"""
+"""method of filing junk -> what the server hides to cause this method"""
 TIMES = ImapTimes(step_s=20.0, command_s=60.0)
 
 
@@ -21,7 +21,7 @@ def ident_of(raw):
 
 
 def verdict_of(raw):
-    """Junk is what has the word spam in its body."""
+    """A message is junk if its body has the word spam."""
     junk = b"spam" in raw.partition(b"\r\n\r\n")[2]
     return ScanVerdict(
         label="spam" if junk else "ham",
@@ -138,7 +138,7 @@ MOVED = [("filed", "ham"), ("ham1", "spam"), ("spam1", "ham")]
 
 
 def until_done(box):
-    """Run until a run succeeds, as a service does; how many failed."""
+    """Repeat runs until one succeeds, as a service does; return how many failed."""
     for failures in range(20):
         try:
             box.once()

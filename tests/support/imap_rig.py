@@ -138,7 +138,7 @@ def sample(label, number):
 
 
 def certificate(folder):
-    """Make a certificate for localhost that signs itself."""
+    """Make a self-signed certificate for localhost."""
     key, cert = folder / "key.pem", folder / "cert.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert,

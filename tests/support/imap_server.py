@@ -5,7 +5,7 @@
     drop=N        closes it before the Nth command is carried out
     lose=N        closes it after the Nth command was carried out, before its reply
     broken=N      cannot read the message with that UID in the inbox
-    say=NAME      answers as `SAYINGS` has it
+    say=NAME      answers with this text of `SAYINGS`
 
 It runs in a process of its own. `Server.ask` reads and changes mailboxes as other programs would.
 """
@@ -67,7 +67,7 @@ class Box:
         return int(self.options.get(name, 0)) if self.connections == 1 else 0
 
     def fail_next(self, name, number):
-        """Let the next connection fail as the user's name would have the first fail."""
+        """Make the next connection fail as the user's name says for the first one."""
         self.options[name], self.connections = number, 0
 
     def fill(self, count):
@@ -319,7 +319,7 @@ class Server:
         os._exit(0)
 
     def user(self, **options):
-        """A new user, for whom the server fails so."""
+        """Return the name of a new user, for which the server fails in this way."""
         return ";".join([f"u{next(self._names)}", *(f"{k}={v}" for k, v in options.items())])
 
     def ask(self, user, method, *arguments):

@@ -26,7 +26,7 @@ needs_namespaces = pytest.mark.skipif(not _works(), reason="no root, ip, nft or 
 
 
 class Network:
-    """A namespace with a bridge, whose address a server has, and one for each host."""
+    """A namespace with a bridge and the server's address, and a namespace for each host."""
 
     server = "10.91.0.1"
 
@@ -62,7 +62,7 @@ class Network:
         return subprocess.run(self.inside(host, *command), check=True, **options)
 
     def drop(self):
-        """Drop all packets to the server, without an answer to those who send them."""
+        """Drop all packets to the server, without an answer to the senders."""
         chain = f"type filter hook input priority 0; ip daddr {self.server} drop"
         rules = f"table ip cut {{ chain in {{ {chain}; }}; }}"
         self.run("hub", "nft", rules)

@@ -2,7 +2,7 @@
 
 It cannot be installed beside another mail server, and its folders are compiled in. $OPENSMTPD names
 the folder of the unpacked package. In the namespaces its users and a user alice exist, and its
-folders lie in memory; nothing of the machine is read or changed.
+folders are in memory; no file of the machine is read or changed.
 """
 
 import os
@@ -115,7 +115,7 @@ class OpenSmtpd:
         shutil.rmtree(self.root)
 
     def filter_process(self):
-        """The number of the filter's process; `exec` has made it one."""
+        """The pid of the filter; because of `exec` it is a single process."""
         found = children(self.process.pid)
         return next(pid for pid in found if "spamnb.endpoints.opensmtpd" in command_of(pid))
 

@@ -1,4 +1,4 @@
-"""Other spam filters as real programs, with as few rules as they start with.
+"""Other spam filters as real programs, with as few rules as possible.
 
 rspamd is taken from the package that $RSPAMC belongs to, which may be unpacked only. $SPAMASSASSIN
 is the folder into which the packages of SpamAssassin and spamd were unpacked.
@@ -60,7 +60,7 @@ def free_port():
 def rspamd(folder):
     """Run rspamd with its own scanner on a port of this machine; gives the port."""
     port = free_port()
-    (folder / "tld.dat").write_text("example\n")  # all of them take seconds
+    (folder / "tld.dat").write_text("example\n")  # the complete list takes seconds
     (folder / "rspamd.conf").write_text(CONFIGURATION.format(folder=folder, port=port))
     share = RSPAMD.parents[1] / "share" / "rspamd"
     places = dict.fromkeys(FOLDERS, folder) | {

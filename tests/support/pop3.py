@@ -68,7 +68,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 @contextlib.contextmanager
 def pop3_server(*messages):
-    """Serve a mailbox; `mailbox` has what was not deleted, and `server_address` the port."""
+    """Serve a mailbox; `mailbox` has the remaining messages, and `server_address` the port."""
     with _Server(("127.0.0.1", 0), _Session) as server:
         server.mailbox = [raw.replace(b"\n", b"\r\n") for raw in messages]
         thread = threading.Thread(target=server.serve_forever)

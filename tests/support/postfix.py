@@ -1,8 +1,8 @@
 """A real Postfix and a real Dovecot on loopback, in a folder of their own, around a filter.
 
-Nothing of the machine's own mail system is read or touched, no port is fixed, and nothing can leave
-the machine: mail for other domains is dropped. What joins them to the filter is the
-documentation's snippets.
+The machine's own mail system is not read or changed, no port is fixed, and no mail can leave the
+machine: mail for other domains is dropped. The snippets of the documentation connect both servers
+to the filter.
 """
 
 import contextlib
@@ -115,8 +115,8 @@ needs_rig = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 def free_ports(count):
     """Ports on which no server listens now.
 
-    They lie outside the kernel's range for outgoing connections: until the servers have started, a
-    connection of another test could take one of that range.
+    They are outside the kernel's range for outgoing connections: before the servers have started, a
+    connection of another test could take a port of that range.
     """
     given = Path("/proc/sys/net/ipv4/ip_local_port_range")
     least = int(given.read_text().split()[0]) if given.exists() else 32_768
@@ -131,7 +131,7 @@ def free_ports(count):
 
 
 def _run(*command):
-    # Into a file: what goes on in the background would keep a pipe open for ever.
+    # Into a file: a background process would keep a pipe open forever.
     with tempfile.TemporaryFile() as output:
         done = subprocess.run(command, stdout=output, stderr=output, check=False)
         output.seek(0)
@@ -200,7 +200,7 @@ class Daemon:
 
     @contextlib.contextmanager
     def damaged(self):
-        """Let it run with a model that cannot be read; afterwards with the one before."""
+        """Run the daemon with an unreadable model; afterwards with the previous one."""
         data = self.home / "data.mdb"
         whole = data.read_bytes()
         self.stop()
@@ -239,7 +239,7 @@ class Rig:
     """Postfix and Dovecot, ready to be started."""
 
     def __init__(self):
-        # Not pytest's folder: that is closed to other users, and too long for the names of sockets.
+        # Not pytest's folder: it is closed to other users, and its path is too long for sockets.
         self.root = Path(tempfile.mkdtemp(prefix="spamnb-rig-"))
         self.root.chmod(0o755)
         names = ("mx", "back", "filter", "submission", "lmtp", "imap", "post")

@@ -40,7 +40,7 @@ class PostgresServer:
     """A server that keeps every entry on its disk; `kill` and `start` as often as needed."""
 
     def __init__(self, primary=None):
-        """With a primary: its standby, which copies its files now."""
+        """With `primary`: a standby of it, which copies the files of the primary now."""
         self.folder = Path(tempfile.mkdtemp(prefix="p"))
         self.data, self._saved = self.folder / "data", self.folder / "saved"
         self.path = self.folder / ".s.PGSQL.5432"
@@ -107,13 +107,13 @@ class PostgresServer:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         self.process.wait()
-        # A server does not start while a process of the old one has its memory.
+        # A server does not start while a process of the old server uses its memory.
         for child in map(int, listed.split()):
             until(lambda child=child: _is_gone(child), "the end of a process")
         self.process = None
 
     def lose_some(self, chance):
-        """Restart the server with older files, which it had at some call before this one."""
+        """Restart the server with older files, from an earlier call of this function."""
         if self._saved.exists() and chance.random() < 0.7:
             self.put_back()
         else:
@@ -161,7 +161,7 @@ class PostgresServer:
 
 
 def _is_gone(process):
-    """Whether a process has ended, and has no memory any more."""
+    """Whether a process has ended and has released its memory."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A receiver of webhooks in tests: a real HTTP server that says what the test wants."""
+"""A receiver of webhooks in tests: a real HTTP server that replies as the test wants."""
 
 import json
 import ssl

@@ -185,7 +185,7 @@ class Client:
         self.writer.write(data)
 
     async def reply(self):
-        """One reply, all its lines."""
+        """One reply with all its lines."""
         lines: list[bytes] = []
         async with asyncio.timeout(LIMIT_S):
             while not lines or lines[-1][3:4] == b"-":

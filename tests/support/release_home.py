@@ -1,8 +1,9 @@
-"""A home as a release leaves it, with what that release says about it.
+"""A home that a release made, with the answers of that release about it.
 
-`python tests/support/release_home.py` (with `tests` and the project in PYTHONPATH) makes one of the
-present version in tests/golden/homes. A change of the format remakes that of a version that has no
-tag yet; that of a tagged version never changes. tests/golden/test_upgrade.py upgrades each.
+`python tests/support/release_home.py` (with `tests` and the project in PYTHONPATH) makes the home
+of the present version in tests/golden/homes. After a change of the format, the home of a version
+without a tag is made again; the home of a tagged version never changes.
+tests/golden/test_upgrade.py upgrades each home.
 """
 
 import json
@@ -54,7 +55,7 @@ class Home:
 
     @property
     def answers(self):
-        """What the release said that made the home."""
+        """The answers of the release that made the home."""
         return json.loads((self.folder / "answers.json").read_text())
 
     def run(self, *arguments, **variables):
@@ -72,7 +73,7 @@ class Home:
 
 
 def make(folder):
-    """Make a home with some of everything that a daemon keeps."""
+    """Make a home with an example of everything that a daemon stores."""
     (folder / "mail").mkdir()
     for name in MAIL:
         label, number, _ = Path(name).name.split(".")

@@ -1,8 +1,8 @@
 """How long scans take on a busy machine, and whether they take longer than others.
 
 Most of a slow scan is the wait for a core, which says nothing about the daemon. Therefore client
-and worker come before all other programs while scans are timed, and what is compared is measured in
-turns.
+and worker run before all other programs while scans are timed, and the compared cases are measured
+in turn.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ CHECK = b"CHECK SPAMC/1.5\r\nContent-length: %d\r\n\r\n"
 PART = 100
 DRAWS = 1000
 SURE = 0.002
-"""how often an interval lies beside the true value, on each side: it is looked at several times"""
+"""how often an interval misses the true value, on each side; small, because it is used often"""
 
 
 class Interval(NamedTuple):
-    """Where the ratio of two quantiles lies."""
+    """The interval of the ratio of two quantiles."""
 
     low: float
     ratio: float
@@ -74,7 +74,7 @@ def first_in_line(*processes):
 def p99(times):
     """Return the 99th percentile of the scans, in a part of them that nothing has disturbed.
 
-    That is the lower quartile of the p99 of parts: other work of the machine only makes it larger.
+    It is the lower quartile of the p99 of parts: other work of the machine only increases a p99.
     """
     parts = (times[start : start + PART] for start in range(0, len(times), PART))
     found = sorted(sorted(part)[PART * 99 // 100 - 1] for part in parts)
@@ -85,7 +85,7 @@ def ratio_of_p99(before, after):
     """Return the ratio of the p99 of all `after` to that of all `before`, with its interval.
 
     Both are lists of rounds, in pairs that were measured one after the other. The interval comes
-    from drawing pairs again, so what the machine does for some rounds makes it wide.
+    from resampling pairs, so a disturbance of some rounds makes it wide.
     """
     draw = random.Random(1)
     pairs = list(zip(before, after, strict=True))

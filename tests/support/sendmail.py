@@ -1,9 +1,9 @@
 """A real Sendmail on loopback that asks the daemon as a milter, in a folder of its own.
 
-It need not be installed, because Debian installs either it or Postfix: $SENDMAIL may name a program
-that was only unpacked. Sendmail waits a minute if the host's name has no dot, so it runs in a
-namespace with a name of its own; and it refuses connections on a busy machine unless it is told
-otherwise.
+Sendmail need not be installed, because Debian installs either Sendmail or Postfix: $SENDMAIL may
+name a program that was only unpacked. Sendmail waits a minute if the name of the host has no dot,
+so it runs in a namespace with another host name. It refuses connections on a busy machine unless
+its settings say otherwise.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Messages of many shapes, also hostile ones, made from those of the sample."""
+"""Messages of many shapes, including hostile ones, made from messages of the sample."""
 
 import importlib
 
@@ -95,9 +95,9 @@ def messages(count):
 
 
 def messages_of_corpus(count):
-    """List (shape, message) of messages of the corpus, as many of ham as of spam; none without one.
+    """List (shape, message) from the corpus, with as much ham as spam; empty without a corpus.
 
-    They are spread over the corpus, and without its mbox lines and the marks of other filters.
+    The messages are spread over the corpus, and have no mbox lines and no marks of other filters.
     """
     mail = importlib.import_module("labelled_mail")
     if mail.is_sample():

@@ -59,7 +59,7 @@ class Sink:
             reply(self.at_dot)
 
     def close(self):
-        """End the thread before the number of its descriptor is used again."""
+        """End the thread, before another file gets the number of its descriptor."""
         self.listener.shutdown(socket.SHUT_RDWR)
         self.thread.join()
         self.listener.close()

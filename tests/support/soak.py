@@ -1,8 +1,8 @@
 """The soak: mixed load, faults and kills for a while, and an account of every message.
 
 `Soak(folder).run(seconds)` starts the daemon as a program, a next hop that is restarted twice, 50
-connections of mixed and hostile mail, corrections, two kills of workers and a reload, and gives
-what it found. What must hold is in `test_soak.py`.
+connections of mixed and hostile mail, corrections, two kills of workers and a reload, and returns
+the results. `test_soak.py` checks them.
 """
 
 import json

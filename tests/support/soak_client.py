@@ -1,8 +1,8 @@
-"""A client for the soak that does as mail servers do: keeps what was not taken, and tries again.
+"""A client for the soak that acts like a mail server: it tries again until mail is accepted.
 
 Plain sockets in threads: each thread takes the next letter, sends it over a connection (sometimes
-the one before, sometimes a new one), and is done with it only at a 250 or a 5xx. Hostile letters
-misbehave on purpose; what must become of them stands beside each.
+the previous one, sometimes a new one), and finishes it only after a 250 or a 5xx. Hostile letters
+misbehave on purpose; the expected result is given for each.
 """
 
 import contextlib
@@ -111,7 +111,7 @@ def requests(seed, hostile=0.05):
 
 
 class GoneError(Exception):
-    """The connection is not what it was."""
+    """The connection has ended."""
 
 
 class Connection:

@@ -1,4 +1,4 @@
-"""A next hop for the soak: takes messages, writes down what it took, and only then says 250.
+"""A next hop for the soak: it records each accepted message before it replies 250.
 
 Run as a program: `soak_sink.py PORT FILE`. One line in FILE for each message: its sender, the size
 and the digest of its body, and what X-Spamnb-Verdict says of it (`-` without that field). The
@@ -78,7 +78,7 @@ class Sink(asyncio.Protocol):
 
 
 def body_digest(wire):
-    """The digest of what stands behind the header section, as it went over the wire."""
+    """The digest of the bytes after the header section, in wire form."""
     return hashlib.blake2b(wire.partition(b"\r\n\r\n")[2], digest_size=12).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Small events, and how a caller of the store applies them; shared by the tests of the store."""
+"""Small events, and how a caller of the store applies them, for the tests of the store."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Mail:
 
 
 def mail(number, *names, groups=2):
-    """A message with these features, dealt to the groups."""
+    """A message with these features, distributed over the groups."""
     names = tuple(dict.fromkeys(names))  # a place has one group, so no id is in two
     parts = tuple(ids_of(*names[g::groups]) for g in range(groups))
     return Mail(number, parts, message_id=f"{number}@example.org")
@@ -147,7 +147,7 @@ def bulk_event(view, ids, n, w, *, kind=EventKind.IMPORT, messages=(0, 0), day=9
 
 
 def apply(view, event):
-    """All that a caller does to make an event happen."""
+    """Do all that a caller does to apply an event."""
     totals, ids = view.totals(), event_ids(event)
     records = view.gather(ids)
     unknown = ~records.n.any(axis=1)
@@ -188,7 +188,7 @@ def echo_of(message, size=3):
 
 
 def picture(view):
-    """Everything a store holds, as plain values that compare."""
+    """Everything that a store holds, as plain values that can be compared."""
     totals, base = view.totals(), view.base_totals()
     labels = len(totals.messages)
     return {

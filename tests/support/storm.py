@@ -1,8 +1,8 @@
-"""The storm: all attacks of `storm_attackers` at once, with honest clients and teachers beside.
+"""The storm: all attacks of `storm_attackers` at once, beside honest clients and users.
 
 `Storm(folder).run(seconds, kills)` starts the daemon as a program, attacks it for so many seconds,
 then kills one of its processes after another while honest mail and honest training go on, and
-gives what it found as `Results`. What must hold is in `test_storm.py`.
+returns `Results`. `test_storm.py` checks them.
 """
 
 import itertools
@@ -39,7 +39,7 @@ OTHERS = 1000
 """Other generated messages of each label. They measure the harm to the mail of other users: 100 of
 each had between 0 and 5 % of their spam delivered by models that were equally good."""
 PATIENCE_S = 600.0
-"""how long a client tries: a process that dies young is replaced after up to 10 s"""
+"""how long a client tries: a process that dies soon after its start is replaced after up to 10 s"""
 TOML = """
 [listener.mx]
 address = "127.0.0.1:{front}"
@@ -101,7 +101,7 @@ class Results:
     code: int | None = None
 
     def quantile(self, kind, share):
-        """That quantile of the latency of a kind, in seconds."""
+        """Return a quantile of the latency of a kind, in seconds."""
         took = self.latency[kind]
         return took[min(int(share * len(took)), len(took) - 1)]
 
@@ -203,7 +203,7 @@ class Storm:
         return Message(name, head + raw + body, label, kind)
 
     def send(self, kind, source, pause_s, seed):
-        """Send messages of a kind one after the other until the end; try each until it is taken."""
+        """Send messages of a kind one after the other until the end; try each until a 250."""
         rng = random.Random(seed)
         while not self.ended.is_set():
             message = self.message(kind, rng)
@@ -217,7 +217,7 @@ class Storm:
             self.ended.wait(pause_s)
 
     def attempt(self, message, source):
-        """One try; whether it is over."""
+        """Try once; whether no further try is needed."""
         message.tries += 1
         began = time.monotonic()
         code = 0
@@ -280,7 +280,7 @@ class Storm:
     # -- a hostile user -------------------------------------------------------------------------
 
     def mislabel(self, user, size, label_of):
-        """A user has mail of their own and gives it the wrong label."""
+        """A user gives wrong labels to their own mail."""
         rng = random.Random(user)
         while not self.attacked.wait(1.0):
             message = self.message("hostile", rng)
@@ -393,7 +393,7 @@ class Storm:
         return results
 
     def check_labels(self):
-        """Each acknowledged label stands in the journal once."""
+        """Check that each acknowledged label is in the journal once."""
         results = self.results
         with Filter.open(self.home, readonly=True, history=False) as model:
             with model.store.read() as view:

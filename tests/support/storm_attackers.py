@@ -1,9 +1,9 @@
 """The hostile clients of the storm, each from addresses of its own on the loopback network.
 
 Run as a program: `storm_attackers.py FRONT DELIVERY SPOOL`; it attacks until it is killed. Each
-attack is a function that runs in threads of its own and never raises: a refused connection is
-what the defence may do, and the attacker comes back. The listeners' clients are distinguished by
-their address, so every attack binds a source address that no honest client has.
+attack is a function that runs in separate threads and never raises: the daemon may refuse a
+connection, and the attacker then connects again. The daemon distinguishes clients by their address,
+so every attack binds a source address that no honest client has.
 """
 
 import base64
@@ -23,7 +23,7 @@ PAUSE_S = 0.2
 
 
 class RefusedError(Exception):
-    """The server took no session; the code of its reply is the argument."""
+    """The server refused the session; the argument is the code of its reply."""
 
 
 class Client:
@@ -58,7 +58,7 @@ class Client:
         return self.reply()
 
     def begin(self, recipient, sender="attacker@attacker.example"):
-        """Go on to DATA; whether the server takes it."""
+        """Send everything up to DATA; whether the server accepts it."""
         return (
             self.ask(b"MAIL FROM:<%b>" % sender.encode()) == 250
             and self.ask(b"RCPT TO:<%b>" % recipient.encode()) == 250
@@ -120,7 +120,7 @@ def dribble(front, number, rng):
 
 
 def evade(front, number, rng):
-    """Spam in structures that spend the reader's budgets."""
+    """Spam in structures that use up the limits of the reader."""
     payload = b"Content-Type: text/html\r\n\r\n<b>cheap pills casino bonus</b>\r\n"
     empty = b"--b\r\nContent-Type: text/plain\r\n\r\n\r\n" * 250
     deep = b"".join(
@@ -169,7 +169,7 @@ def flood(spool, number, rng):
 
 
 def forever(attack, target, number):
-    """Attack, and come back after a refusal."""
+    """Attack, and connect again after a refusal."""
     rng = random.Random(f"{attack.__name__}{number}")
     turn = number
     while True:

@@ -21,7 +21,7 @@ needs_valkey = pytest.mark.skipif(PROGRAM is None, reason="no valkey-server, no 
 
 
 def _option(name, value):
-    """An option as words: the words of a user and of addresses are arguments of their own."""
+    """An option as arguments: each word of a user or of addresses is a separate argument."""
     return [f"--{name}", *(value.split() if name in {"user", "bind", "replicaof"} else [value])]
 
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 LIMIT_S = 300
-"""Only a test that hangs waits so long, also on a machine with ten times the load."""
+"""Only a test that hangs waits so long, even on a machine with ten times the load."""
 
 
 def until(condition, what="the condition"):

@@ -80,7 +80,7 @@ class ConsoleApp:
         routes += self._pages.routes
         self.asgi = Starlette(routes=routes, exception_handlers={HTTPException: self._not_routed})
         self._refused = tuple(map(_raw, (self._pages.too_many(), _too_many())))
-        """the reply to a browser, and to a program"""
+        """the replies to a browser and to a program"""
         self.asgi.router.redirect_slashes = False  # it would use the Host of the request
 
     def apply_settings(self, site: ConsoleSite, access: ConsoleAccess) -> None:
@@ -91,9 +91,9 @@ class ConsoleApp:
         self._pages.apply_settings(site, self._hosts)
 
     def refusal(self, address: str, head: bytes) -> bytes:
-        """Return the whole reply for a client with too many requests, of which none is read.
+        """Return the reply to a client that has sent too many requests; empty for other clients.
 
-        Empty if the request has to be read. A refusal takes a fifth of the time of a reply.
+        The request is not read, so a refusal takes a fifth of the time of another reply.
         """
         if not self._callers.is_spent(address, head):
             return b""

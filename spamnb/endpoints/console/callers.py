@@ -4,8 +4,9 @@
     Bearer token    the scopes of the token; with a user only that user's messages
     TCP, no token   `metrics` from this machine
 
-A request that a proxy of the settings passes on is that of the proxy's client: neither from this
-machine nor of the user at the unix socket. Failure: ApiError with the status of the reply.
+A request that comes through a proxy of the settings belongs to the client of the proxy. It has
+neither the rights of this machine nor those of the user at the unix socket. Failure: ApiError with
+the status of the reply.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class ApiCaller:
 
 
 class ApiConnection(NamedTuple):
-    """What the caller is identified by."""
+    """What identifies the caller."""
 
     address: str
     """of the socket; `UNIX` for a unix socket"""
@@ -75,12 +76,12 @@ class TrustedProxies(NamedTuple):
         return self.networks.contains(connection.address)
 
     def source_of(self, connection: ApiConnection) -> str:
-        """Return the client's network; that of the client of a proxy or of this machine."""
+        """Return the network of the client; behind a proxy, that of the client of the proxy."""
         address = connection.address
         if LOOPBACK.contains(address) or self.has(connection):
             named = connection.headers.get("x-forwarded-for", "").split(",")
             clients = [one for text in named if (one := text.strip()[:_ADDRESS_CHARS])]
-            # Each proxy adds its client at the end; what stands before may be forged.
+            # Each proxy appends its client; a client may have forged the addresses before it.
             passed = (one for one in reversed(clients) if not self.networks.contains(one))
             address = next(passed, address)
         return network_of(address)
@@ -105,7 +106,7 @@ class Callers:
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def identify(self, connection: ApiConnection) -> ApiCaller:
-        """Return the caller of a request, whose rate is checked."""
+        """Return the caller of a request, and check its rate."""
         passed_on = self.proxies.has(connection)
         is_unix = connection.address == UNIX and not passed_on
         source = self.proxies.source_of(connection)
@@ -120,10 +121,11 @@ class Callers:
         return ApiCaller("", frozenset(("metrics",) if local else ()))
 
     def is_spent(self, address: str, head: bytes) -> bool:
-        """Whether a request that begins so would be one too many of its client's network.
+        """Whether the network of a client has no request left; `head` is the start of the request.
 
-        Cheap, and takes nothing. False for a request that a web server passes on, and at a unix
-        socket: its client is known when the request is read.
+        This check is cheap and does not count the request. False at a unix socket, and for a
+        request that comes through a web server: their clients are known only when the request is
+        read.
         """
         if address == UNIX:
             return False
@@ -155,7 +157,7 @@ class Callers:
         return min(BURST, left + (now - at) * PER_SECOND)
 
     def _forget_full(self, now: float) -> None:
-        """Forget the buckets that are full again, or all: an attacker has as many addresses."""
+        """Forget the full buckets, or all if too many are left: an attacker has many addresses."""
         used = {
             key: (left, at)
             for key, (left, at) in self._buckets.items()

@@ -1,7 +1,7 @@
-"""Server-sent events: what happens is published once, and each stream sends it to its client.
+"""Server-sent events: an event is published once, and each stream sends it to its client.
 
 A client that reads too slowly loses the oldest events and is told how many (`missed`). A client
-that comes back with `Last-Event-ID` gets what it has not seen, as far as it is kept.
+that reconnects with `Last-Event-ID` gets the events that it has not seen, if they are still kept.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from spamnb.endpoints.console.problems import ApiError
 
 MOST_STREAMS: Final = 100
 KEPT: Final = 1000
-"""events for clients that come back, and for a client that reads slowly"""
+"""events that are kept for clients that reconnect or read slowly"""
 _ALIVE_S: Final = 15.0
-"""A comment this often, so that proxies keep the connection, and a dead client is noticed."""
+"""Interval of comments, which make proxies keep the connection and show that a client is gone."""
 
 
 _CHANGES_S: Final = 1.0
@@ -47,7 +47,7 @@ class _EventStream:
         self.changed.set()
 
     async def change(self, wait_s: float) -> bool:
-        """Wait until there are events; False if none came in time."""
+        """Wait for events; False if none arrived in time."""
         try:
             await asyncio.wait_for(self.changed.wait(), wait_s)
         except TimeoutError:
@@ -61,7 +61,7 @@ class EventHub:
 
     def __init__(self) -> None:
         self._name = secrets.token_hex(4)
-        """another process numbers other events"""
+        """part of each event ID, because another process has the same numbers for other events"""
         self._number = 0
         self._kept: deque[_SentEvent] = deque(maxlen=KEPT)
         self._streams: set[_EventStream] = set()
@@ -92,12 +92,12 @@ class EventHub:
             stream.changed.set()
 
     def require_room(self) -> None:
-        """Raise if there are as many streams as may be; may be called in any thread."""
+        """Raise if no further stream is allowed; may be called in any thread."""
         if len(self._streams) >= MOST_STREAMS:
             raise ApiError(503, f"there are already {MOST_STREAMS} streams", hint="try again later")
 
     async def events(self, last_id: str) -> AsyncIterator[bytes]:
-        """Yield the events from now on, or those after the last one that the client has."""
+        """Yield new events; with `last_id`, first the events that the client has missed."""
         with self._joined(last_id) as stream:
             yield b": spamnb\n\n"
             while not self._closed:
@@ -111,10 +111,10 @@ class EventHub:
                     yield stream.waiting.popleft().text
 
     async def changes(self) -> AsyncIterator[bytes]:
-        """Yield one event `changed` for all events of a second, and one more after the last.
+        """Yield one event `changed` for all events of a second, and another one after the last.
 
-        It says nothing of what has changed. The last one is for what can be read later than it is
-        published.
+        `changed` does not say what has changed. The additional event is needed because a verdict
+        can be read only some time after it is published.
         """
         with self._joined("") as stream:
             yield b": spamnb\n\n"

@@ -1,7 +1,7 @@
 """HTTP requests, for the API and the pages: host, client, query and body, each with its limit.
 
-An exception that is no SpamnbError is logged once with an incident id, and the reply names the id
-alone. Failure: ApiError with the status of the reply.
+An exception that is no SpamnbError is logged once with an incident id; the reply names only this
+id. Failure: ApiError with the status of the reply.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class ServedHosts:
         self._url_origin = f"{parts.scheme}://{parts.netloc}".lower() if access.url else ""
 
     def require(self, connection: ApiConnection) -> None:
-        """Raise for another name of this machine: a page's attempt to reach it (DNS rebinding).
+        """Raise for a host that is not served: a page may use DNS rebinding to reach this machine.
 
-        Also for a client of another machine that speaks no TLS and comes through no proxy.
+        Also raise for a client on another machine that uses neither TLS nor a proxy.
         """
         passed_on = self._access.proxies.has(connection)
         if not (self._access.tls or passed_on or LOOPBACK.contains(connection.address)):
@@ -82,11 +82,11 @@ def _host_of(connection: ApiConnection) -> str:
 
 
 def connection_of(request: Request) -> ApiConnection:
-    """Return what the client is identified by."""
+    """Return what identifies the client."""
     address, number = request.client or ("", -1)
     headers: dict[str, str] = {}
     for name, value in request.headers.items():
-        # A field that a client adds to that of a proxy must not stand in its place.
+        # A client's own copy of a field must not replace the one that the proxy sets.
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return ApiConnection(address, number if address == UNIX else -1, headers)
 
@@ -102,7 +102,7 @@ def query_of(request: Request) -> list[tuple[str, str]]:
 
 
 def fields_of(text: bytes, most: int) -> list[tuple[str, str]]:
-    """Return the fields of a query or a form, at most so many."""
+    """Return the fields of a query or a form; their number is limited."""
     try:
         return parse_qsl(text.decode("latin-1"), keep_blank_values=True, max_num_fields=most)
     except ValueError as error:
@@ -110,7 +110,7 @@ def fields_of(text: bytes, most: int) -> list[tuple[str, str]]:
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """Read the body, of at most so many bytes."""
+    """Read the body; its size is limited."""
     body = bytearray()
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > most:
@@ -129,7 +129,7 @@ async def read_body(request: Request, most: int) -> bytes:
 class RepeatedRequests:
     """The replies to changes that had an `Idempotency-Key`: a repetition gets the same reply.
 
-    A change that failed is not known, so its repetition is tried again. A restart forgets all.
+    A failed change is not remembered, so its repetition is tried again. A restart forgets all keys.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -139,7 +139,7 @@ class RepeatedRequests:
     async def reply_of(
         self, caller: str, key: str, content: bytes, run: Callable[[], Awaitable[Response]]
     ) -> Response:
-        """Return the reply to a request with this content, which is run if it is new."""
+        """Return the reply to a request with this content; a new request is run."""
         if not (key.isascii() and key.isprintable() and 0 < len(key) <= _MOST_KEY):
             raise ApiError(400, f"the Idempotency-Key must have 1 to {_MOST_KEY} ASCII characters")
         now, name = self._clock(), (caller, key)
@@ -167,12 +167,12 @@ class RepeatedRequests:
 
 
 class KnownRequest(NamedTuple):
-    """A request with a key: the hash of its content, until when it is known, and its reply."""
+    """A request with a key: the hash of its content, when it is forgotten, and its reply."""
 
     content: bytes
     ends: float
     reply: tuple[int, bytes, str] | None = None
-    """status, body and type; None while it runs"""
+    """status, body and type; None while the request runs"""
 
 
 def guarded(

@@ -110,7 +110,7 @@ def _number(value: Any) -> float:
 
 
 def between(least: float, most: float) -> ParameterType:
-    """Make the type of numbers between two, which are not allowed themselves."""
+    """Make the type of numbers between two limits; the limits themselves are not allowed."""
 
     def take(value: Any) -> float:
         found = _number(value)
@@ -121,7 +121,7 @@ def between(least: float, most: float) -> ParameterType:
 
 
 def pairs_by(*names: str) -> ParameterType:
-    """Make the type of an object with two numbers for some of these names."""
+    """Make the type of an object that has two numbers for each of some of these names."""
 
     def take(value: Any) -> dict[str, tuple[float, float]]:
         _require(isinstance(value, dict) and set(value) <= set(names), value)
@@ -141,7 +141,7 @@ def pairs_by(*names: str) -> ParameterType:
 def read_parameters(
     parameters: Iterable[Parameter], values: Iterable[tuple[str, Any]]
 ) -> dict[str, Any]:
-    """Return the checked values by name, with the defaults of those that are not given."""
+    """Return the checked values by name; missing parameters get their defaults."""
     known = {one.name: one for one in parameters}
     found: dict[str, Any] = {}
     for name, value in values:

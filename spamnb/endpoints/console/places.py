@@ -1,6 +1,6 @@
-"""Where requests run: a bounded number of each sort at a time, in threads.
+"""Where requests run: in threads, with a limit for each kind of request.
 
-Those that compute long, and those that wait for another process, do not hold up the others.
+Requests that compute for long or wait for another process do not delay the others.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PLACES: Final[dict[Place, int]] = {
     "next hop": 2,
     "login": 2,
 }
-"""How many run in each place. Bodies wait for a place, too, so that at most six of 32 MB are in
-memory; a check of a password takes 32 MB."""
+"""How many requests run in each place. Reading a body needs a place, too, so at most six bodies of
+32 MB are in memory; a check of a password takes 32 MB."""
 WAIT_S: Final = 10.0
 """for a place"""
 

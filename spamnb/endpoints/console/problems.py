@@ -34,7 +34,7 @@ _STATUSES: Final[tuple[tuple[type[SpamnbError], int], ...]] = (
 
 
 class ApiError(UserError):
-    """A request that is refused as such; `status` is that of the reply."""
+    """A refused request; `status` is that of the reply."""
 
     def __init__(self, status: int, message: str, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)

@@ -2,7 +2,7 @@
 
 The kernel identifies the client of a unix socket (SO_PEERCRED). A client that does not send a whole
 head within ten seconds is disconnected, and a network that has too many connections gets no more.
-A request of a client that has sent too many is refused before it is read.
+If a client has sent too many requests, the next request is refused before it is read.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from spamnb.endpoints.net.networks import UNIX, NetworkSet
 
 HEAD_S: Final = 10.0
 LINGER_S: Final = 1.0
-"""for a refused client that still sends: closing at once would reset the connection"""
+"""until the connection to a refused client is closed: closing at once would reset it"""
 HEAD_BYTES: Final = 16_384
 MOST_CONNECTIONS: Final = 200
 MOST_OF_ONE: Final = 50
-"""of a client's network; a browser opens six"""
+"""connections from one network; a browser opens six"""
 BACKLOG: Final = 128
 _HERE: Final = NetworkSet(("127.0.0.1", "::1", UNIX))
 _NONE: Final = NetworkSet()
@@ -36,7 +36,7 @@ _UCRED = struct.Struct("3i")
 
 
 Refusal = Callable[[str, bytes], bytes]
-"""the reply to a request that begins so and is not read, of a client's address; empty to read it"""
+"""address and start of a request -> the reply that refuses it; empty: the request is read"""
 
 
 class ConsoleServer(uvicorn.Server):
@@ -77,7 +77,7 @@ class ConsoleServer(uvicorn.Server):
         self._tls, self._proxies = tls, proxies
 
     def has_room(self, address: str) -> bool:
-        """Whether a client may have one more connection; web servers have those of many clients."""
+        """Whether a client may have one more connection; web servers connect for many clients."""
         if _HERE.contains(address) or self._proxies.contains(address):
             return True
         network = network_of(address)
@@ -86,12 +86,12 @@ class ConsoleServer(uvicorn.Server):
                    for client in clients) <= MOST_OF_ONE  # fmt: skip
 
     def _choose_tls(self, connection: ssl.SSLObject, *_: object) -> None:
-        """Called for each connection, also if the client names no server."""
+        """Choose the certificate of a connection; called even if the client names no server."""
         if self._tls is not None:
             connection.context = self._tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen. uvicorn's own method gives a client a minute for its part of the TLS."""
+        """Listen. uvicorn's own method gives a client a minute for the TLS handshake."""
         loop = asyncio.get_running_loop()
         made = partial(ConsoleProtocol, self, loop)
         limit_s = HEAD_S if self.config.ssl else None
@@ -138,7 +138,7 @@ class ConsoleProtocol(H11Protocol):
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        """Refuse a request of a client with too many before it is read."""
+        """Refuse a request before it is read if its client has sent too many."""
         is_new = self.cycle is None or self.cycle.response_complete
         if self.client is not None and is_new and not self._is_refused:
             refused = self._refusal(self.client[0], data)
@@ -148,7 +148,7 @@ class ConsoleProtocol(H11Protocol):
             super().data_received(data)
 
     def _refuse(self, reply: bytes, head: bytes) -> None:
-        """Send a reply, and close; a client that sends a body has to read the reply before."""
+        """Send a reply and close; a client that sends a body first gets time to read the reply."""
         self._is_refused = True
         self.transport.write(reply)
         if b"\ncontent-length:" in head or b"\ntransfer-encoding:" in head:
@@ -157,7 +157,7 @@ class ConsoleProtocol(H11Protocol):
             self.transport.close()
 
     def handle_events(self) -> None:
-        """Read what has come; the time for a head runs while there is no request."""
+        """Process what has arrived; the time limit for a head runs while there is no request."""
         super().handle_events()
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_timer()

@@ -89,11 +89,11 @@ class ConsoleSite:
             model.history = self.history
             yield model
         finally:
-            model.history = None  # it stays open
+            model.history = None  # the history stays open
             model.close()
 
     def judging(self, model: Filter, recipient: str) -> Judging:
-        """Return as whom to judge a message for a recipient, an address or a login."""
+        """Return the person that a message is judged for, from a recipient, address or login."""
         names = self.config.persons
         name = names.of(recipient) if names and recipient else ""
         own_costs = self.config.recipient_costs.of(recipient, name) if recipient else None
@@ -129,7 +129,7 @@ class ApiReply(NamedTuple):
     data: bytes = b""
     media_type: str = "application/json"
     stream: AsyncIterator[bytes] | None = None
-    """instead of a value or bytes: what is sent as it comes"""
+    """instead of a value or bytes: parts that are sent as they arrive"""
     headers: Mapping[str, str] = MappingProxyType({})
     """those that differ from the headers of all replies"""
 

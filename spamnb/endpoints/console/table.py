@@ -64,7 +64,7 @@ class ApiOperation:
     place: Place = "quick"
     media_type: str = "application/json"
     review: bool = False
-    """whether the status 202 says that an administrator has to decide"""
+    """whether a reply with status 202 means that an administrator has to decide"""
 
     @property
     def summary(self) -> str:
@@ -485,4 +485,4 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         _object(revoked="string"), (_id("name", "The token's name."),),
     ),
 )  # fmt: skip
-"""all operations; paths without parameters stand before those that they resemble"""
+"""all operations; a path without parameters comes before similar paths with parameters"""

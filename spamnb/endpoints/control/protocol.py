@@ -6,8 +6,8 @@
        or {"ok": false, "error": "one line", "hint": "...", "error_type": "RefError", "code": 2}
 
 One line each way, in UTF-8, ended by a line feed; `bytes` (default 0) says how many bytes follow. A
-connection may carry many requests, one after the other. So a shell script, or a few lines
-of any language, can be a client. The server identifies the client by the socket's credentials.
+connection may carry many requests, one after the other. So a shell script, or a few lines in any
+language, can be a client. The server identifies the client by the socket's credentials.
 
 Must not know the model or what requests mean. Failure: StoreBusyError if no server answers, the
 server's own error class for a refused request, PeerError for an invalid reply.
@@ -39,7 +39,7 @@ be restarting; mail servers in front of the client wait longer than that"""
 LONG_S = 3600.0
 """... for operations that take long: imports, expiry, training"""
 _IDLE_S = 20.0
-"""A connection that was idle for longer is made again: the server may have closed it."""
+"""A connection that was idle for longer is replaced: the server may have closed it."""
 
 
 class FrameError(Exception):
@@ -54,7 +54,7 @@ class Frames:
         self._buffer = bytearray()
 
     def line(self, first_s: float, read_s: float) -> Header | None:
-        """Read a header within `first_s` until it begins; None at the end of the connection."""
+        """Read a header, which must begin within `first_s`; None at the end of the connection."""
         until = time.monotonic() + first_s
         looked = 0
         while (end := self._buffer.find(b"\n", looked)) < 0:
@@ -72,7 +72,7 @@ class Frames:
         return _header(line)
 
     def body(self, size: int, read_s: float, until: float) -> bytes:
-        """Read `size` bytes; each read waits at most `read_s`, all of them until `until`."""
+        """Read `size` bytes; each read waits at most `read_s`, and the last one ends at `until`."""
         while len(self._buffer) < size:
             if not self._more(min(until, time.monotonic() + read_s)):
                 raise FrameError(f"{size} bytes were announced, {len(self._buffer)} arrived")
@@ -219,7 +219,7 @@ def connected(path: Path, wait_s: float) -> socket.socket:
         if len(os.fsencode(path)) < 100:
             connection.connect(str(path))
         else:
-            # A socket's path has at most 107 bytes (unix(7)); relative to its folder it is short.
+            # A socket's path has at most 107 bytes (unix(7)); relative to its folder, it is short.
             folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             connection.connect(f"/proc/self/fd/{folder}/{path.name}")
         connection.settimeout(wait_s)

@@ -48,15 +48,15 @@ class ControlLimits:
 
     connections: int = 64
     each_user: int = 16
-    """connections of one user that is no admin, so that no user excludes the others; all of them
-    together have half of the connections, so that mail programs and admins always get one"""
+    """connections of one user that is no admin, so that no user excludes the others; all such users
+    together get half of the connections, so that mail programs and admins always get one"""
     body_bytes: int = 64 << 20
     held_bytes: int = 256 << 20
     """of all request bodies in memory"""
     idle_s: float = 60.0
     read_s: float = 10.0
     request_s: float = 120.0
-    """to send one request"""
+    """time limit for sending one request"""
 
 
 class Roles:
@@ -77,9 +77,9 @@ class Roles:
 
 
 class _BodyBudget:
-    """Body bytes in memory: at most half of them by users without the right to name others.
+    """Body bytes in memory: users without the right to name others get at most half of them.
 
-    Each of these users may use one body of the largest size; otherwise a user that sends a byte a
+    Each of these users may hold one body of the largest size. Otherwise a user that sends a byte a
     second could exclude all others.
     """
 
@@ -148,7 +148,7 @@ class ControlServer:
         self._thread.start()
 
     def stop(self, wait_s: float = 20.0) -> bool:
-        """Stop accepting, finish current requests; whether all were done in time."""
+        """Stop accepting and finish the current requests; whether all ended in time."""
         self._stopping = True
         os.write(self._waker, b"x")
         self._thread.join()
@@ -200,7 +200,7 @@ class ControlServer:
             self._serve(connection)
 
     def contained(self, what: str, run: Callable[[], T], failed: Callable[[str], T]) -> T:
-        """Run a step; count and log an internal fault, and give its incident id to `failed`."""
+        """Run a step; count and log an internal fault, and pass its incident id to `failed`."""
         try:
             return run()
         except Exception as error:  # noqa: BLE001 - logged, and answered with its incident id

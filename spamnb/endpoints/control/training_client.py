@@ -17,8 +17,8 @@ from spamnb.service.training.sources import MailSource, MessageSpan, SourceMessa
 from spamnb.service.training.trainer import Progress, Summary, interleaved, mixed, refuse_twins
 
 MESSAGES = 500
-"""With 1,000 a correction on another host of a fleet waits 1.5 s at most, with 500 0.7; both take
-the same time."""
+"""With 1,000, a correction on another host of a fleet waits at most 1.5 s, with 500 at most 0.7 s;
+the training takes the same time with both."""
 BODY_BYTES = 8 << 20
 """of one request; a larger message is sent alone"""
 
@@ -84,7 +84,7 @@ def send(
 def _read(
     found: list[list[MessageSpan]], labels: list[str], sent: _Sent, *, documents: bool
 ) -> Iterator[_Message]:
-    """All messages in their order; unreadable ones are recorded."""
+    """All messages in their order; unreadable messages are recorded."""
     parts = [iter(part) for part in found]
     for source in interleaved([len(part) for part in found]).tolist():
         label = labels[source]

@@ -21,7 +21,7 @@ KEY_FILE = "fleet.key"
 
 
 def open_member(params: FleetParams, home: Path) -> Member:
-    """Return the log and the seal; connections are opened later, when they are needed."""
+    """Return the log and the seal; connections are opened when they are first needed."""
     path = key_path(params, home)
     try:
         key = bytes.fromhex(_read(path))

@@ -1,4 +1,4 @@
-"""Read a log page by page: more and more entries at a time, since large ones take much memory."""
+"""Read a log page by page. Pages begin small and grow, since large entries take much memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Connections to the PostgreSQL server of a fleet's log, with a limit on each answer.
 
 A new connection is checked: a server that would lose acknowledged entries is refused. The tables
-are made if they are not there.
+are created if they are missing.
 
 The only module that imports psycopg. Failure: LogAwayError for every fault of server and network.
 """
@@ -23,7 +23,7 @@ from spamnb.endpoints.fleet.params import FleetParams
 from spamnb.errors import FleetError, LogAwayError
 
 LONGEST_WAIT_S = 5.0
-"""for an entry, and for large statements"""
+"""time limit for an entry, and for large statements"""
 _SAFE = {
     "fsync": {"on"},
     "full_page_writes": {"on"},
@@ -46,7 +46,7 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
 
 
 def _until(gen: Generator[Any, Any, Any], end: float) -> Generator[Any, Any, Any]:
-    """Do as the generator, which gets 0 now and then while there is no answer."""
+    """Run a generator of psycopg; TimeoutError if there is no answer before `end`."""
     try:
         wanted = next(gen)
         while True:
@@ -73,9 +73,9 @@ class Connections:
 
     @contextmanager
     def lend(self, more_s: float = 0.0) -> Iterator[PostgresConnection]:
-        """Lend a connection; after a fault all are opened anew.
+        """Lend a connection; after a fault all connections are opened anew.
 
-        Each answer may take `append_s`, and `more_s`.
+        Each answer may take `append_s` plus `more_s`.
         """
         try:
             with self._lent() as connection:
@@ -114,7 +114,7 @@ class Connections:
         return connection
 
     def _check(self, connection: PostgresConnection) -> None:
-        """Refuse a server that answers before an entry is where `fleet.durable` wants it."""
+        """Refuse a server that answers before an entry is stored as `fleet.durable` demands."""
         if self._params.durable == "trust":
             return
         *settings, standbys = connection.execute(sql.CHECK).fetchone() or ()
@@ -132,7 +132,7 @@ class Connections:
             )
 
     def close(self) -> None:
-        """Close the connections that are not lent."""
+        """Close the connections that are not in use."""
         while True:
             try:
                 self._idle.pop().close()
@@ -154,7 +154,7 @@ def _options(params: FleetParams, password: str) -> dict[str, Any]:
     if password:
         options["password"] = password
     options |= {"application_name": "spamnb", "client_encoding": "utf8"}
-    # libpq waits two seconds at least. An abandoned statement does not run on in the server.
+    # libpq waits at least two seconds. The server ends a statement that this host has given up.
     options["connect_timeout"] = max(math.ceil(params.append_s), 2)
     limit = f"-c statement_timeout={math.ceil((params.append_s + LONGEST_WAIT_S) * 1000)}"
     options["options"] = f"{options.get('options', '')} {limit}"

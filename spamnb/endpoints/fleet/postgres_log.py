@@ -1,16 +1,16 @@
 """`PostgresLog`: the log of a fleet on a PostgreSQL server.
 
-    spamnb_log        epoch, seq, chain; run, that of the server when the log was settled
+    spamnb_log        epoch, seq, chain; run: the run of the server in which the log was settled
     spamnb_entry      entries by the seq of their last event
     spamnb_recorded       how many events each host has appended
-    spamnb_lease      the hosts that do something for all; the one without a name is the write lease
-    spamnb_beat       what each host tells of itself
+    spamnb_lease      the host that does a task for all hosts; the write lease has an empty name
+    spamnb_beat       what each host reports about itself
     spamnb_report     after a restart of the server: the last event of each host
-    spamnb_skipped    permits to pass over an entry
+    spamnb_skipped    permits to skip an entry
     spamnb_snapshot, spamnb_part    a copy of a host's model
     spamnb_question, spamnb_answer  between hosts; empty after a crash of the server
 
-All tables have the name of the fleet in front, so fleets can share a database.
+The first column of each table is the name of the fleet, so fleets can share a database.
 
 Failure: LogAwayError for every fault of server and network.
 """
@@ -75,7 +75,7 @@ class PostgresLog:
                 return outcome
             chain = next_chain(head.chain, draft.body)
             entry = LogEntry(draft.host, draft.upto, draft.base + 1, draft.last, chain, draft.body)
-            # If it is refused, the log has changed since the first statement.
+            # If the statement changes nothing, the log has changed since the first one.
             if self._add(draft.epoch, head.chain, entry, settled=True):
                 return outcome
 
@@ -145,7 +145,7 @@ class PostgresLog:
     def _awaited(
         self, channel: str, wait_s: float, statement: str, values: dict[str, Any], least: int = 1
     ) -> list[Row]:
-        """Read again after each notice, until there are at least so many rows."""
+        """Read again after each notice, until there are `least` rows or the time is over."""
         wait_s = min(wait_s, LONGEST_WAIT_S)
         end = time.monotonic() + wait_s
         with self._connections.lend(wait_s) as connection:

@@ -1,8 +1,8 @@
 """Tables and statements of `PostgresLog`.
 
-Each statement is atomic. A run of the server is named by the time of its start, which changes with
-each restart; the log is settled if it was settled in this run. All times are those of the server's
-clock.
+Each statement is atomic. A run of the server is identified by its start time, which changes with
+each restart; the log counts as settled if it was settled in the current run. All times are from the
+clock of the server.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SELECT %(fleet)s, %(epoch)s, %(seq)s, %(chain)s,
 ON CONFLICT DO NOTHING
 """
 
-# The first one waits for an append that is under way; the others see then what it has added.
+# The first statement waits for an append in progress; the others then see what it has added.
 CLEAR = (
     "DELETE FROM spamnb_log WHERE fleet = %(fleet)s",
     "DELETE FROM spamnb_entry WHERE fleet = %(fleet)s",
@@ -88,7 +88,7 @@ SELECT epoch, seq, chain, run = pg_postmaster_start_time(),
 FROM spamnb_log log WHERE fleet = %(fleet)s
 """
 
-# Compare and append. An update of the same row waits for another one, and compares then.
+# Compare and append. An update waits for another update of the same row, and then compares.
 ADD = """
 WITH moved AS (
     UPDATE spamnb_log SET seq = %(last)s, chain = %(chain)s
@@ -176,7 +176,7 @@ SELECT host, upto, first, last, chain, body FROM spamnb_entry
 WHERE fleet = %(fleet)s AND last > %(after)s ORDER BY last LIMIT %(count)s
 """
 
-# The write lease is the lease without a name, which its holder may renew.
+# The write lease has an empty name; its holder may renew it.
 LEASE = """
 INSERT INTO spamnb_lease AS old
 VALUES (%(fleet)s, %(what)s, %(host)s, clock_timestamp() + make_interval(secs => %(hold_s)s))
@@ -212,7 +212,7 @@ SELECT body FROM spamnb_part
 WHERE fleet = %(fleet)s AND ident = %(ident)s AND number = %(number)s
 """
 
-# An old one of each kind is dropped when a new question is put.
+# A new question deletes old questions and answers.
 ASK = (
     """
 DELETE FROM spamnb_question WHERE fleet = %(fleet)s

@@ -2,7 +2,8 @@
 
 KEYS: the state, the stream of entries, the writer, the beats, the reports after a restart.
 
-The server has another run id after each restart: the log is settled if the state has this run id.
+The server has a new run id after each restart: the log counts as settled if the state has the
+current run id.
 """
 
 _RUN = """

@@ -5,16 +5,17 @@
                              its last event
     {NAME}:log     stream    entries: id SEQ-0 of the last event; host, upto, first, chain, body
     {NAME}:writer  string    the host that holds the write lease
-    {NAME}:beats   hash      HOST: time, ident, seq, chain, and what else a host tells
+    {NAME}:beats   hash      HOST: time, ident, seq, chain, and other facts of the host
     {NAME}:settling    hash  after a restart of the server: at:HOST, the last event of each host
-    {NAME}:lease.WHAT  string    the host that does something for all
-    {NAME}:skipped    hash   SEQ: permit to pass over the entry that ends with this event
+    {NAME}:lease.WHAT  string    the host that does a task for all hosts
+    {NAME}:skipped    hash   SEQ: permit to skip the entry that ends with this event
     {NAME}:snapshot    string    random name and number of parts of a copy of a host's model
     {NAME}:snapshot.*  list      its parts, under its name
     {NAME}:questions.* list      questions to a host; answers.*: the answers to a question
 
 Each change is one script, which the server runs atomically. Before the first command, and after
-each fault, the server's settings are read: one that would lose acknowledged entries is refused.
+each fault, the settings of the server are read: a server that would lose acknowledged entries is
+refused.
 
 The only module that imports valkey. Failure: LogAwayError for every fault of server and network.
 """
@@ -69,16 +70,16 @@ class ValkeyLog:
         ]
         self._client: Any
         self._waiting: Any
-        """its server answers late: when there is a new entry"""
+        """for commands that the server answers late, such as when a new entry arrives"""
         self._snapshot, self._skipped, self._lease, self._questions, self._answers = (
             f"{{{params.name}}}:{part}"
             for part in ("snapshot", "skipped", "lease", "questions", "answers")
         )
         options: dict[str, Any] = {"password": password} if password else {}
         if params.is_encrypted:
-            # The library does not compare the name of the server with its certificate unasked.
+            # By default the library does not compare the name of the server with its certificate.
             options |= {"ssl_check_hostname": True, "ssl_ca_certs": params.ca_file or None}
-        # Without retries of its own: the caller has to know which append it repeats.
+        # No retries by the library: the caller has to know that it repeats an append.
         options |= {"socket_connect_timeout": params.append_s, "retry": None}
         try:
             self._client, self._waiting = (
@@ -105,7 +106,7 @@ class ValkeyLog:
         return self._call(lambda: self._append_and_copy(*values))
 
     def _append_and_copy(self, *values: Any) -> Outcome:
-        # `WAIT` tells of the changes that its own connection has made.
+        # `WAIT` counts only the changes of its own connection.
         with self._client.client() as connection:
             outcome = Outcome(self._script(scripts.APPEND, *values, client=connection).decode())
             if outcome is not Outcome.APPENDED:
@@ -177,7 +178,7 @@ class ValkeyLog:
         made = f"{self._snapshot}.{ident}"
         for part in parts:
             self._call(partial(self._waiting.rpush, made, part))
-            # Also if this is interrupted, the parts do not stay.
+            # So the server deletes the parts even if this function is interrupted.
             self._call(partial(self._client.expire, made, SNAPSHOT_S))
             count += 1
         old, _ = self._newest_snapshot()
@@ -224,7 +225,7 @@ class ValkeyLog:
         self._script(scripts.PUT, who.encode() + b" " + body, ASKED_S, keys=[name])
 
     def _take(self, name: str, wait_s: float) -> tuple[str, bytes] | None:
-        """Take the first value of a list; the server takes a wait of 0 as one without end."""
+        """Take the first value of a list. The server would wait without end for a wait of 0."""
         timeout_s = min(max(wait_s, 0.001), LONGEST_WAIT_S)
         found = self._call(lambda: self._waiting.blpop(name, timeout_s))
         who, _, body = found[1].partition(b" ") if found else (b"", b"", b"")

@@ -1,7 +1,7 @@
-"""Which mailboxes cannot be read, since when and why: a file for each beside its state.
+"""Which mailboxes cannot be read, since when and why: one file for each, beside its state.
 
-The process that reads the mailboxes writes them, the status reads them. A mailbox has a file from
-its first failure until it is read again. Failure: StoreError if the folder cannot be written.
+The process that reads the mailboxes writes the files; the status reads them. A mailbox has a file
+from its first failure until it is read again. Failure: StoreError if the folder cannot be written.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""An IMAP client for one mailbox (RFC 3501): no command of it adds or changes a message's bytes.
+"""An IMAP client for one mailbox (RFC 3501). It never adds a message or changes its bytes.
 
 It moves (RFC 6851) or copies messages, sets flags, and expunges single UIDs (RFC 4315); it waits
-for new mail with IDLE (RFC 2177). All results are limited in size, count and time. Data that was
-not asked for is dropped; numbers of messages are ignored, only UIDs count.
+for new mail with IDLE (RFC 2177). All results are limited in size, count and time. Data that the
+client did not ask for is dropped; message numbers are ignored, and only UIDs are used.
 
-Must not know verdicts. Failure: PeerError ends the connection; `ImapRefusedError` does not, it is
-the server's NO to one command.
+Must not know verdicts. Failure: PeerError, which ends the connection; ImapRefusedError if the
+server refuses one command, which does not end it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spamnb.errors import PeerError
 COMMAND_BYTES: Final = 64 << 20
 """of the answer to one command"""
 _MOST_RESPONSES: Final = 10_000
-"""kept of the answer to one command: folders in a list"""
+"""responses kept of the answer to one command, such as folders in a list"""
 LATER: Final = ("UNAVAILABLE", "INUSE", "LIMIT", "SERVERBUG")
 """response codes (RFC 5530) after which the same command may work"""
 _SHOWN_CHARS: Final = 200
@@ -55,7 +55,7 @@ class FolderState(NamedTuple):
 
     uidvalidity: int
     uidnext: int
-    """0: it does not say"""
+    """0: the server does not say"""
 
 
 class ImapTrust(NamedTuple):
@@ -80,7 +80,7 @@ class ImapClient:
         self.selected = ""
         """the folder that is selected for writing, by its name in commands"""
         self.changed = False
-        """the server said that the selected folder changed, since this was last set"""
+        """whether the server said that the selected folder changed, since this flag was reset"""
 
     @classmethod
     def open(
@@ -190,17 +190,17 @@ class ImapClient:
     def uids_from(self, first: int) -> list[int]:
         """Return the UIDs of the selected folder from `first` on, in order."""
         line = f"UID SEARCH UID {first}:*".encode()
-        # With `n:*` a server names its last message, also if that is older.
+        # For `n:*` a server also returns its last message, even if its UID is below n.
         return sorted({uid for uid in self._searched(line) if uid >= first})
 
     def uids_among(self, uids: Sequence[int]) -> set[int]:
-        """Return those that the selected folder has and that are not marked as deleted."""
+        """Return the UIDs that the selected folder has, without messages marked as deleted."""
         return set(self._searched(b"UID SEARCH UNDELETED UID " + _set(uids))) & set(uids)
 
     def uids_with(self, ident: str, since: str, *, deleted: bool = False) -> list[int]:
         r"""Return the messages with a Message-ID that arrived on a day or later, in order.
 
-        With `deleted` also those that are marked \Deleted.
+        With `deleted`, also messages that are marked \Deleted.
         """
         line = b"UID SEARCH " + (b"" if deleted else b"UNDELETED ")
         line += b"SINCE " + since.encode() + b" HEADER Message-ID " + quoted(ident)
@@ -212,7 +212,7 @@ class ImapClient:
     # -- messages -------------------------------------------------------------------------------
 
     def fetch(self, uids: Sequence[int], section: str, most: int) -> dict[int, bytes]:
-        """Return the first `most` bytes of a section of each message; those that are gone lack.
+        """Return the first `most` bytes of a section of each message that is still there.
 
         The messages stay unseen.
         """
@@ -229,7 +229,7 @@ class ImapClient:
         return found
 
     def move(self, uids: Sequence[int], folder: str) -> None:
-        """Move messages out of the selected folder, at once; those that are gone are left out."""
+        """Move messages out of the selected folder in one step; missing messages are left out."""
         self._run(b"UID MOVE " + _set(uids) + b" " + quoted(folder))
 
     def copy(self, uids: Sequence[int], folder: str) -> None:
@@ -237,7 +237,7 @@ class ImapClient:
         self._run(b"UID COPY " + _set(uids) + b" " + quoted(folder))
 
     def add_flag(self, uids: Sequence[int], flag: bytes) -> None:
-        """Set one flag of messages."""
+        """Set a flag on messages."""
         self._run(b"UID STORE " + _set(uids) + b" +FLAGS.SILENT (" + flag + b")")
 
     def expunge(self, uids: Sequence[int]) -> None:
@@ -258,7 +258,7 @@ class ImapClient:
         self._run(b"NOOP")
 
     def idle(self, seconds: float) -> None:
-        """Wait for a change in the selected folder, at most so long."""
+        """Wait for a change in the selected folder, at most `seconds`."""
         if not self.has("IDLE"):
             raise ImapRefusedError("the server has no IDLE", "")
         tag = self._send(b"IDLE")
@@ -301,7 +301,7 @@ class ImapClient:
         until = time.monotonic() + self._times.command_s
         for response in self._until_tagged(tag, until, (*kinds, "+")):
             if response.tag == "+":
-                # An empty answer ends what the client has no answer to, as XOAUTH2's error.
+                # Without a further answer an empty line ends the exchange (error of XOAUTH2).
                 self._connection.send((left.pop(0) if left else b"") + b"\r\n")
             elif len(found) < _MOST_RESPONSES:
                 found.append(response)
@@ -328,7 +328,7 @@ class ImapClient:
                 yield response
 
     def _noted(self, response: ImapResponse) -> None:
-        """Note what data says that was not asked for."""
+        """Note what data tells that the client did not ask for."""
         if response.tag not in ("*", "+"):
             raise PeerError("the server answers a command that was not sent")
         if response.kind == "BYE":
@@ -348,7 +348,7 @@ class ImapClient:
 
 
 def _pairs(values: Sequence[Any]) -> dict[bytes, Any]:
-    """Return the items of a list of names and values; of a section the word BODY."""
+    """Return the items of a list of names and values; the name of a section becomes BODY."""
     names = [one.upper() if isinstance(one, bytes) else b"" for one in values[::2]]
     plain = [b"BODY" if name.startswith(b"BODY[") else name for name in names]
     return dict(zip(plain, values[1::2], strict=False))
@@ -361,7 +361,7 @@ def _code(text: str) -> tuple[str, int | None]:
 
 
 def _whole(value: Any) -> int:
-    """Return a number of the server; 0 for what is none."""
+    """Return a number of the server; 0 if the value is not a number."""
     good = isinstance(value, bytes) and value.isdigit() and len(value) < 11
     return int(value) if good else 0
 

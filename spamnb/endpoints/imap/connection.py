@@ -35,11 +35,11 @@ class StopSignal:
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long; return at once, and True, when told to stop."""
+        """Wait for this time; return True at once when told to stop."""
         return self._event.wait(seconds)
 
     def fileno(self) -> int:
-        """Readable from the moment on that all are told to stop."""
+        """A descriptor that becomes readable when all are told to stop."""
         return self._reader.fileno()
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class ImapConnection:
             raise PeerError(f"{params.host}: no encryption: {_reason(error)}") from error
 
     def send(self, data: bytes) -> None:
-        """Send all of it."""
+        """Send all bytes."""
         try:
             self._socket.settimeout(self._times.step_s)
             self._socket.sendall(data)
@@ -95,7 +95,7 @@ class ImapConnection:
             raise PeerError(f"the connection is lost: {_reason(error)}") from error
 
     def receive(self, until: float) -> bytes:
-        """Return what has arrived, at least one byte; `until` is of the monotonic clock."""
+        """Return what has arrived, at least one byte; `until` is a time of the monotonic clock."""
         left = min(self._times.step_s, until - time.monotonic())
         if not self.wait(left):
             raise PeerError("the server does not answer")
@@ -109,7 +109,7 @@ class ImapConnection:
         return data
 
     def wait(self, seconds: float) -> bool:
-        """Wait for bytes, at most so long; False if there are none. Stops early when told to."""
+        """Wait for bytes, for a limited time; False if there are none. Stops early when told to."""
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return True
         poller = select.poll()

@@ -17,13 +17,13 @@ _SILENT_FLAGS: Final = frozenset(
     (r"\all", r"\flagged", r"\important", r"\trash", r"\sent", r"\drafts", r"\noselect",
      r"\nonexistent")
 )  # fmt: skip
-"""of folders (RFC 6154) with mail that is elsewhere, too, with own or deleted mail, or with none"""
+"""flags of folders (RFC 6154) with copies of other folders, own mail, deleted mail, or no mail"""
 _SILENT_NAMES: Final = frozenset(
     ("trash", "deleted messages", "deleted items", "sent", "sent messages", "sent items", "drafts",
      "templates", "outbox")
 )  # fmt: skip
 MOST_OTHERS: Final = 50
-"""folders that are looked at for messages moved there: one command each minute for each"""
+"""folders that are checked for moved messages, each with one command a minute"""
 
 
 class ListedFolder(NamedTuple):
@@ -66,7 +66,7 @@ class WatchedFolders(NamedTuple):
 
 
 def listed_folder(values: Sequence[Any]) -> ListedFolder | None:
-    """Return the folder of a LIST response; None if it names none that a command can name."""
+    """Return the folder of a LIST response; None if a command cannot name it."""
     match values:
         case [list() as flags, (bytes() | None) as delimiter, bytes() as wire] if (
             _QUOTABLE.fullmatch(wire)
@@ -95,7 +95,7 @@ def watched(listed: Sequence[ListedFolder], inbox: str, junk: str) -> WatchedFol
 
 
 def junk_folder(usable: Sequence[ListedFolder], junk: str) -> ListedFolder | None:
-    """Return the folder of the setting, else the one that the server marks, else a usual name."""
+    """Return the folder in the settings, else the one marked by the server, else a usual name."""
     if junk:
         return next((one for one in usable if _same(one.name, junk)), None)
     marked = next((one for one in usable if r"\junk" in one.flags), None)
@@ -104,12 +104,12 @@ def junk_folder(usable: Sequence[ListedFolder], junk: str) -> ListedFolder | Non
 
 
 def _same(name: str, setting: str) -> bool:
-    """INBOX has no case (RFC 3501, 5.1)."""
+    """Compare names; the case of INBOX does not matter (RFC 3501, 5.1)."""
     return name == setting or name.upper() == setting.upper() == "INBOX"
 
 
 def decoded_name(wire: str) -> str:
-    """Return a name from the wire as text; what is not valid stays as it is."""
+    """Return a name from the wire as text; an invalid name stays as it is."""
 
     def plain(found: re.Match[str]) -> str:
         if not found[1]:

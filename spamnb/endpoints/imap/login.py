@@ -1,7 +1,7 @@
 """Log in to an IMAP server: how the password is sent.
 
-A password is in no log and no error: what the server says is searched for it. Failure:
-LoginRefusedError if the server refuses it.
+A password is never in a log or an error: it is masked in texts of the server. Failure:
+LoginRefusedError if the server refuses the login.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MASK: Final = "********"
 
 
 class LoginRefusedError(PeerError):
-    """The server refuses the login; to repeat it soon could lock the account."""
+    """The server refuses the login; an early repetition could lock the account."""
 
 
 class LoginCommands(Protocol):

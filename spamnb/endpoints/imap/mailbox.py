@@ -1,8 +1,8 @@
 """A mailbox on an IMAP server: find one message by its Message-ID, move it, delete it.
 
-Other messages are never touched: an expunge names the UID, and where the server cannot do that (no
-UIDPLUS, RFC 4315), nothing is expunged beside other deleted messages. A password is sent only
-encrypted or on this machine.
+Other messages are never touched: an expunge names the UID. If the server cannot do that (no
+UIDPLUS, RFC 4315), nothing is expunged while other messages are marked as deleted. A password is
+sent only encrypted or on this machine.
 
 Must not know what a move means. Failure: PeerError, with the server's text.
 """
@@ -24,7 +24,7 @@ from spamnb.service.diagnostics.ports import SIDES, FoundMessage, Side
 
 _TLS_PORT: Final = 993
 _DAYS_S: Final = 2 * 86_400
-"""the server's date may differ"""
+"""how far the search goes back, because the date of the server may differ"""
 _MESSAGE_BYTES: Final = 1 << 20
 
 
@@ -45,7 +45,7 @@ class ImapMailbox:
     """`Mailbox` of one account, logged in. Created by `open`."""
 
     channels = frozenset(("imap", "maildir"))
-    """the IMAP server reports moves, or a watcher of the Maildir behind it"""
+    """The IMAP server may report the move, or a watcher of its Maildir."""
     advice = (
         "see docs/dovecot.md, Learn from moves; feedback.spool and serve.delegates; the logs of "
         "the IMAP server and of the daemon"
@@ -85,7 +85,7 @@ class ImapMailbox:
         return None
 
     def move(self, ident: str, source: Side, target: Side) -> str:
-        """Move it as mail programs do, by another method each time; returns the method."""
+        """Move the message as mail programs do, each time by the next method; return the method."""
         method = self._move_methods[0]
         self._move_methods = [*self._move_methods[1:], method]
         self._select(self._names[source])
@@ -116,7 +116,7 @@ class ImapMailbox:
             raise PeerError(f"the folder {name} cannot be opened: {error}") from error
 
     def _search(self, ident: str, *, deleted: bool = False) -> list[int]:
-        # Without a date the server would read the header of every message there is.
+        # Without a date the server would read the header of every message.
         since = "-".join(formatdate(time.time() - _DAYS_S).split()[1:4])
         return self._client.uids_with(ident, since, deleted=deleted)
 
@@ -133,7 +133,7 @@ def _copy_and_delete(client: ImapClient, uid: int, target: str) -> str:
 
 
 def _delete(client: ImapClient, uid: int) -> bool:
-    """Mark it as deleted and expunge it if that affects no other; whether it is gone."""
+    """Mark a message as deleted; expunge it if that affects no other. Whether it is gone."""
     client.add_flag([uid], rb"\Deleted")
     if client.has("UIDPLUS"):
         client.expunge([uid])
@@ -162,7 +162,7 @@ def _connected(account: ImapAccount, stop: StopSignal) -> ImapClient:
 
 
 def _logged_in(account: ImapAccount, tls: ImapTls, stop: StopSignal) -> ImapClient:
-    # A server on this machine has a certificate for another name, and the connection is local.
+    # The connection is local, and the certificate of a server here is for another name.
     trust = ImapTrust(lambda _: account.password, verify=not is_here(account.host))
     params = ImapParams(account.host, account.port, tls, user=account.user)
     try:
@@ -170,5 +170,5 @@ def _logged_in(account: ImapAccount, tls: ImapTls, stop: StopSignal) -> ImapClie
     except NoTlsError:
         raise
     except PeerError as error:
-        # Without its hint, which names a setting.
+        # The hint is left out, because it names a setting.
         raise PeerError(f"the IMAP server: {error}") from error

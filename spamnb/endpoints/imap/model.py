@@ -22,9 +22,9 @@ class MailboxModel:
         self._lock = threading.Lock()
 
     def judge(self, raws: list[bytes], user: str) -> list[Found]:
-        """Return the verdicts on messages of a user, who may later label them.
+        """Return the verdicts on messages of a user, who may label them later.
 
-        A list of wanted or unwanted senders decides here as in the mail path.
+        Lists of wanted and unwanted senders apply as in the mail path.
         """
         with self._lock:
             local, lists = self._session.plan.local, self._session.sender_lists((user,))

@@ -18,7 +18,7 @@ class ImapTimes(NamedTuple):
     """Time limits of one connection."""
 
     step_s: float = 30.0
-    """to connect, and for each read and write"""
+    """for connecting, and for each read and write"""
     command_s: float = 300.0
     """for the whole answer to a command: 8 MB at 250 kbit/s"""
 

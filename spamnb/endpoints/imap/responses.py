@@ -1,8 +1,8 @@
 """Responses of an IMAP server (RFC 3501), from bytes: without sockets, within limits.
 
-A response is one line, or several with literals (byte strings of an announced length) between
-them. The reader keeps at most one response that is not complete; a line or a literal that is longer
-than a client of this package can have asked for ends the conversation.
+A response is one line, or several lines with literals (byte strings of an announced length) between
+them. The reader keeps at most one incomplete response. If a line or a literal is longer than any
+that this client asks for, the conversation ends.
 
 Must not know what the client asked. Failure: PeerError for bytes that are no response, or too many.
 """
@@ -17,7 +17,7 @@ from spamnb.errors import PeerError
 
 LINE_BYTES: Final = 1 << 16
 SEARCH_BYTES: Final = 4 << 20
-"""of the one response that grows with the mailbox: 600,000 UIDs"""
+"""of the only response that grows with the mailbox: 600,000 UIDs"""
 LITERAL_BYTES: Final = (1 << 20) + 1024
 """of all literals of a response: the client asks for at most 1 MB of a message"""
 _MOST_TOKENS: Final = 2000
@@ -36,7 +36,7 @@ _TOKEN = re.compile(
 )
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _PARSED: Final = ("FETCH", "LIST", "STATUS")
-"""whose values are read; those of other untagged responses are ignored"""
+"""responses with values that are read; the values of other untagged responses are ignored"""
 
 
 class ImapResponse(NamedTuple):
@@ -47,9 +47,9 @@ class ImapResponse(NamedTuple):
     kind: str
     """such as OK, FETCH, EXISTS, in upper case; empty for +"""
     number: int = 0
-    """the one before the kind"""
+    """the number before the kind"""
     code: str = ""
-    """the response code of a status: what stands in brackets"""
+    """the response code of a status: the text in brackets"""
     text: str = ""
     values: tuple[Any, ...] = ()
     """atoms and strings as bytes, NIL as None, lists as lists; of SEARCH numbers"""
@@ -64,7 +64,7 @@ class ResponseReader:
         """of the response that is not complete"""
         self._literals: list[bytes] = []
         self._missing = -1
-        """bytes of the literal that is being received; -1: a line is"""
+        """missing bytes of the current literal; -1: a line is being received"""
         self._looked = 0
 
     @property

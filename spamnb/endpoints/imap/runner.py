@@ -1,4 +1,4 @@
-"""Read several mailboxes, each in a thread, until told to stop: connect, pass, wait, connect again.
+"""Read several mailboxes, each in a thread, until told to stop: connect, read, wait, reconnect.
 
 All waits use the monotonic clock. A mailbox that fails does not stop the others. Failure: `once`
 raises the error of a mailbox; `run` reports it and tries again.
@@ -27,10 +27,10 @@ from spamnb.errors import SpamnbError
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 300.0
 GOOD_S: Final = 60.0
-"""A connection that lasts so long begins the pauses anew: a server that accepts every login and
-then ends the connection is not asked each second."""
+"""A connection that lasts so long resets the pause. So a server that accepts every login and then
+ends the connection is not asked each second."""
 _BREATH_S: Final = 0.2
-"""between two passes: a server that reports changes all the time must not keep this machine busy"""
+"""pause between two passes: a server that always reports changes must not keep this host busy"""
 
 Trouble = Callable[[str, SpamnbError, float], None]
 """reports that a mailbox cannot be read, why, and after how many seconds it is tried again"""
@@ -119,7 +119,7 @@ class AccountReader:
         self._stop.wait(_BREATH_S)
         try:
             client.idle(self._params.poll_s)
-        except ImapRefusedError:  # the server has no IDLE, or not now
+        except ImapRefusedError:  # the server has no IDLE, or refuses it now
             self._stop.wait(self._params.poll_s)
             client.noop()
         client.changed = False

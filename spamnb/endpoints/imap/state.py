@@ -1,18 +1,19 @@
-"""What is known of one mailbox, on disk: how far each folder is read, and where messages lay.
+"""The stored state of one mailbox: how far each folder is read, and where messages were.
 
     folders    name, UIDVALIDITY, the first UID that is not handled yet
     messages   identity, side, and the UID there
 
 `side` is the state of a message (docs/decisions/0046):
 
-    judging   it is being judged; instead of the UID, how often that was begun
-    ham       it lay in the inbox, or in a folder of the user
-    moving    the verdict is junk; it is about to be moved, or was moved a moment ago
+    judging   it is being judged; in place of the UID is the number of attempts
+    ham       it was in the inbox, or in a folder of the user
+    moving    the verdict is junk; it is about to be moved, or was just moved
     copied    it was seen in the junk folder; the original may still be in the inbox
-    junk      it lay in the junk folder
+    junk      it was in the junk folder
 
-SQLite with `synchronous = FULL`: a transaction is on disk when it ends, and a killed process leaves
-the one before. One process at a time uses the file. For one thread.
+SQLite with `synchronous = FULL`: a transaction is on disk when it ends. If the process is killed,
+the state of the last complete transaction remains. Only one process and one thread use the file at
+a time.
 
 Failure: StoreFullError, StoreDamagedError, StoreError.
 """
@@ -34,7 +35,7 @@ from spamnb.store.files import make_folder, refused
 FOLDER: Final = "imap"
 """in the home"""
 MOST_MESSAGES: Final = 200_000
-"""The oldest are forgotten: 30 MB. Not by their age, which a clock step would change."""
+"""30 MB; the oldest are forgotten. Their age is not used, because a clock step changes it."""
 _VERSION: Final = 1
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS folders (
@@ -62,7 +63,7 @@ class KnownMessage(NamedTuple):
 
     side: MessageSide
     uid: int = 0
-    """in the inbox, if it is `moving` or `copied`; in the junk folder, if `junk`; 0: unknown"""
+    """UID in the inbox if `moving` or `copied`, in the junk folder if `junk`; 0: unknown"""
 
 
 class MailboxState:
@@ -75,7 +76,7 @@ class MailboxState:
 
     @classmethod
     def open(cls, home: Path, name: str, place: str) -> Self:
-        """Open the state of an account; of another mailbox under its name nothing is kept."""
+        """Open the state of an account; a state of another mailbox under its name is deleted."""
         make_folder(home / FOLDER)
         path = home / FOLDER / f"{quote(name, safe='')}.sqlite"
         lock = _locked(path.with_suffix(".lock"), name)
@@ -110,7 +111,7 @@ class MailboxState:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Make the changes of a block durable, all or none."""
+        """Store the changes of a block on disk, all or none."""
         try:
             self._database.execute("BEGIN IMMEDIATE")
             try:
@@ -138,7 +139,7 @@ class MailboxState:
     # -- messages -------------------------------------------------------------------------------
 
     def find(self, identity: bytes) -> KnownMessage | None:
-        """Return what is known of a message; None for an unknown one."""
+        """Return what is known of a message; None for an unknown message."""
         found = self._one("SELECT side, uid FROM messages WHERE identity = ?", identity)
         return KnownMessage(*found) if found else None
 
@@ -160,7 +161,7 @@ class MailboxState:
         return self._one("SELECT 1 FROM messages WHERE side IN ('moving', 'copied')") is not None
 
     def settle(self) -> None:
-        """Take messages that were being filed to be filed: they are not in the inbox any more."""
+        """Count messages that were being filed as filed: they are not in the inbox any more."""
         self._database.execute(
             "UPDATE messages SET side = 'junk', uid = 0 WHERE side IN ('moving', 'copied')"
         )
@@ -170,7 +171,7 @@ class MailboxState:
         return dict(self._database.execute("SELECT side, count(*) FROM messages GROUP BY side"))
 
     def close(self) -> None:
-        """Close the file, and let other processes have it."""
+        """Close the file, so that another process can use it."""
         self._database.close()
         os.close(self._lock)
 
@@ -183,7 +184,7 @@ class MailboxState:
 
 
 def _locked(path: Path, name: str) -> int:
-    """Lock an account: two processes would move and learn everything twice."""
+    """Lock an account, because two processes would move and learn everything twice."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:

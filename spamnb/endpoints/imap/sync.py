@@ -1,12 +1,12 @@
 """One pass over a mailbox: learn what the user moved, judge what is new, move junk.
 
-A pass first reads what arrived in the junk folder and in the user's other folders, then the inbox:
-so what a killed process left half done is seen before anything is done again. The states of a
-message, and what a crash at each step leaves, are in docs/decisions/0046.
+A pass first reads what arrived in the junk folder and in the user's other folders, then the inbox.
+So it sees unfinished work of a killed process before it repeats any step. The states of a message,
+and what a crash at each step leaves, are in docs/decisions/0046.
 
 A message is recognised by the fields of its header that a move does not change; its body is read
-only to judge or to learn it. No message is appended or created; one is expunged only after its copy
-was seen in the junk folder, and by its UID alone.
+only to judge or to learn it. No message is appended or created. A message is expunged only after
+its copy was seen in the junk folder, and only by its UID.
 
 Must not know how a connection is made or repeated. Failure: PeerError, StoreError; the next pass
 continues.
@@ -34,10 +34,10 @@ MESSAGE_BYTES: Final = 1 << 20
 """Of a longer message only its first part is judged and learnt, as in the mail path."""
 HEADER_BYTES: Final = 1 << 16
 JUNK_AT_START: Final = 5000
-"""The newest messages in the junk folder that are noted at the first start: what the user takes out
-of it must not be judged as new mail."""
+"""newest messages in the junk folder that are noted at the first start: a message that the user
+takes out of it must not be judged as new mail"""
 MOVES_AT_ONCE: Final = 100
-"""messages in other folders that are handled before the inbox is looked at again"""
+"""messages in other folders that are handled before the inbox is read again"""
 IDENTITY: Final = "HEADER.FIELDS (MESSAGE-ID DATE FROM TO CC SUBJECT RECEIVED)"
 JUNK_FLAG: Final = b"$Junk"
 _COPY_S: Final = 3.0
@@ -45,7 +45,7 @@ _COPY_S: Final = 3.0
 _FILED: Final = ("junk", "reject")
 _FILING: Final = ("moving", "copied", "junk")
 _MOST_TRIES: Final = 2
-"""how often the judging of a message is begun: the second time alone"""
+"""attempts to judge a message; in the second attempt it is judged alone"""
 
 
 class Judged(NamedTuple):
@@ -100,7 +100,7 @@ class MailboxSync:
                 self._state.set_cursor(inbox, Cursor(now.uidvalidity, 1))
 
     def _begin_folder(self, folder: str, known: Cursor | None, now: FolderState) -> None:
-        """Begin at the end of a folder; if its UIDs are new (UIDVALIDITY), nothing is taught."""
+        """Begin at the end of a folder; nothing is learnt from new UIDs (another UIDVALIDITY)."""
         next_uid = now.uidnext
         is_first_junk = folder == self._folders.junk and known is None
         if is_first_junk or not next_uid:
@@ -117,23 +117,23 @@ class MailboxSync:
     # -- a pass ---------------------------------------------------------------------------------
 
     def run(self, *, everywhere: bool = True) -> bool:
-        """Handle what is new; returns whether there is more to do at once.
+        """Handle what is new; return whether there is more to do at once.
 
-        Without `everywhere` only the junk folder and the inbox are read: new mail must not wait for
-        a command for each folder.
+        Without `everywhere`, only the junk folder and the inbox are read, so that new mail does not
+        wait for a command for each other folder.
         """
         if everywhere:
             self._folders = self._find_folders()
         more = self._look_at(self._folders.junk)
         for folder in self._folders.others if everywhere else ():
-            with suppress(ImapRefusedError):  # the user may have removed it since
+            with suppress(ImapRefusedError):  # the user may have removed the folder
                 more |= self._look_at(folder)
         self._open_inbox()
         self._read_inbox()
         return more
 
     def _look_at(self, folder: str) -> bool:
-        """Learn what arrived in a folder; returns whether some of it is left."""
+        """Learn what arrived in a folder; return whether a part of it is left for later."""
         now, cursor = self._client.status(folder), self._state.cursor(folder)
         if cursor is None or cursor.uidvalidity != now.uidvalidity:
             self._begin_folder(folder, cursor, now)
@@ -142,7 +142,7 @@ class MailboxSync:
             return False
         self._client.select(folder, readonly=True)
         uids = self._client.uids_from(cursor.next_uid)
-        # After a crash all of it is read: a message that is being filed may be there.
+        # After a crash all new messages are read: a message that was being filed may be among them.
         chunk = uids if self._state.has_pending() else uids[:MOVES_AT_ONCE]
         for part in _chunks(chunk, HEADERS_AT_ONCE):
             self._look_at_part(folder, part, now.uidvalidity)
@@ -179,7 +179,7 @@ class MailboxSync:
     # -- moves by the user ----------------------------------------------------------------------
 
     def _arrived(self, folder: str, uid: int, identity: bytes) -> KnownMessage | None:
-        """Learn a message that the user moved; return what else is to be noted of it."""
+        """Learn a message that the user moved; return another state to note, if any."""
         known = self._state.find(identity)
         if folder == self._folders.junk:
             if known is None or known.side in ("judging", "junk"):
@@ -195,7 +195,7 @@ class MailboxSync:
         return None
 
     def _learn(self, folder: str, uid: int, identity: bytes, label: str) -> None:
-        """Learn a label that the user gave by a move; a message that is gone gives none."""
+        """Learn a label that the user gave by a move, if the message is still there."""
         raw = self._bodies(folder, [uid]).get(uid)
         if not raw:
             return
@@ -209,7 +209,7 @@ class MailboxSync:
         )
 
     def _bodies(self, folder: str, uids: Sequence[int], section: str = "") -> dict[int, bytes]:
-        """Return messages, or a section of them; one that the server cannot read is reported."""
+        """Return messages, or a section of them; report a message that the server cannot read."""
         most = HEADER_BYTES if section else MESSAGE_BYTES
         try:
             return self._client.fetch(uids, section, most) if uids else {}
@@ -248,7 +248,7 @@ class MailboxSync:
         fresh = {uid: identities[uid] for uid, message in known.items() if message is None}
         filed = {uid: one for uid, one in known.items() if one is not None and one.side in _FILING}
         begun = {uid: one for uid, one in known.items() if one and one.side == "judging"}
-        # A message that came back has a higher UID than before.
+        # A message that the user moved back has a higher UID than before.
         again = [uid for uid, one in filed.items() if one.side != "junk" and uid <= one.uid]
         back = {uid: one for uid, one in filed.items() if uid not in again}
         for uid in self._taken_out(back):
@@ -259,9 +259,10 @@ class MailboxSync:
         self._act(moving + self._judge(fresh))
 
     def _taken_out(self, back: dict[int, KnownMessage]) -> list[int]:
-        """Return those that the user moved out of the junk folder; others were delivered twice.
+        """Return the messages that the user moved out of the junk folder.
 
-        A mail program that moves by copying deletes the message in the junk folder a moment later.
+        If a message is still in the junk folder, the one in the inbox was delivered again. A mail
+        program that moves by copying deletes the message in the junk folder a moment later.
         """
         places = {one.uid for one in back.values() if one.side == "junk" and one.uid}
         left = self._left_in_junk(places)
@@ -279,7 +280,7 @@ class MailboxSync:
         return left
 
     def _judge(self, identities: dict[int, bytes], tries: int = 1) -> list[Judged]:
-        """Judge messages; returns those to be moved, which are noted as such on disk."""
+        """Judge messages; return those to be moved, which are noted on disk as `moving`."""
         raws = self._bodies(self._folders.inbox, sorted(identities))
         if not raws:
             return []
@@ -302,7 +303,7 @@ class MailboxSync:
         return filed
 
     def _verdicts(self, raws: dict[int, bytes], tries: int) -> dict[int, Found]:
-        """Return the verdicts; a message on which this process died before gets none."""
+        """Return the verdicts; a message that killed this process twice gets none."""
         if tries > _MOST_TRIES:
             return dict.fromkeys(raws, ScanFault("known_crasher"))
         found = self._ports.judge(list(raws.values()), self._params.user)
@@ -310,13 +311,13 @@ class MailboxSync:
         return {uid: self._second(one, raw) for (uid, raw), one in pairs}
 
     def _second(self, found: Found, raw: bytes) -> Found:
-        """Judge again what failed."""
+        """Judge a message again if it failed."""
         if isinstance(found, ScanFault) and found.reason == "fault":
             (found,) = self._ports.judge([raw], self._params.user)
         return found
 
     def _act_mildly(self, one: Judged) -> None:
-        """Report a message that stays where it is; flag it if the settings say so."""
+        """Report a message that stays in the inbox; flag it if the settings say so."""
         done: Done = "judged"
         if isinstance(one.found, ScanFault):
             done = "unscanned"
@@ -334,7 +335,7 @@ class MailboxSync:
     # -- moving ---------------------------------------------------------------------------------
 
     def _act(self, filed: list[Judged]) -> None:
-        """Move messages to the junk folder, in the best way that the server has."""
+        """Move messages to the junk folder, by the best method of the server."""
         if not filed:
             return
         if self._client.has("MOVE"):
@@ -376,7 +377,7 @@ class MailboxSync:
             self._client.expunge(uids)
             self._settle(found, "moved", KnownMessage("junk"))
         lost = [one for one in filed if one not in found]
-        # The copy may show up later: then it is no move of the user.
+        # The copy may appear later, and must then not count as a move by the user.
         self._settle(lost, "not moved", KnownMessage("junk"), "the copy was not found")
 
     def _side(self, one: Judged) -> str:

@@ -2,8 +2,8 @@
 
 A message in Junk was labelled spam by the user that moved it there, elsewhere ham. Folders for
 deleted or own mail imply nothing. The X-Spam-Flag header tells whether delivery or the user chose
-the folder: only a folder that contradicts it, or an earlier label, is a user's correction. So
-nothing is learnt from the product's own verdicts, and no earlier folder needs to be remembered.
+the folder: only a folder that contradicts the header, or an earlier label, is a user's correction.
+So nothing is learnt from spamnb's own verdicts, and no earlier folder needs to be remembered.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FLAG = re.compile(rb"^x-spam-flag[ \t]*:[ \t]*(yes|no)\b", re.IGNORECASE | re.M
 
 
 def delivered_as(raw: bytes) -> Role:
-    """The label that delivery chose, by the header; silent if there is none."""
+    """The label that delivery chose, by the header; silent without this header."""
     header = _HEADER.match(raw)
     found = _FLAG.search(header[1]) if header else None
     if found is None:
@@ -54,8 +54,8 @@ def delivered_as(raw: bytes) -> Role:
 def label_from_folder(folder: Role, delivered: Role, taught: str | None) -> str | None:
     """The label that a user gave by moving a message here; None if there is none.
 
-    A taught message is compared with its label, by any user; any other with its header.
-    Without a header only Junk implies a label.
+    If any user has taught the message, the folder is compared with its label, else with its header.
+    Without the header only Junk implies a label.
     """
     if folder == "silent":
         return None

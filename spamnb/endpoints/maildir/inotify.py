@@ -26,7 +26,7 @@ _READ_BYTES = 1 << 16
 
 
 class FileEvent(NamedTuple):
-    """One event; `lost` says that others were dropped."""
+    """One event; `lost` says that other events were dropped."""
 
     folder: Path
     name: str
@@ -60,7 +60,7 @@ class Inotify:
         self._folders[number] = folder
 
     def read_events(self) -> Iterator[FileEvent]:
-        """The events since the last call; none if there are none."""
+        """The events since the last call, which may be none."""
         try:
             data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:

@@ -1,7 +1,7 @@
-"""The labels that users gave their mail by folders or by keywords. Pure, but for keyword files.
+"""The labels that users gave their mail by folders or by keywords. Pure, except keyword files.
 
-Folders: Junk is spam. Archives and folders of the user's own making are ham, and so is an answered
-message anywhere else but in Junk. The rest of the inbox, deleted and own mail say nothing.
+Folders: Junk is spam. Archives and folders that the user created are ham, and so is an answered
+message in any folder except Junk. The rest of the inbox, deleted and own mail give no label.
 Keywords: `$Junk` and `Junk` are spam, `$NotJunk`, `NotJunk` and `NonJunk` ham; the file
 `dovecot-keywords` of a Maildir tells which letter of a file name is which keyword.
 """

@@ -24,7 +24,7 @@ from spamnb.service.diagnostics.ports import SIDES, FoundMessage, Side
 _PARTS: Final = ("new", "cur")
 _HEAD_BYTES: Final = 1 << 17
 _SLACK_NS: Final = 5 * 10**9
-"""between the local clock and a file server's"""
+"""difference between the local clock and that of a file server"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class MaildirMailbox:
         return None
 
     def move(self, ident: str, source: Side, target: Side) -> str:
-        """Move it by renaming, marked as seen."""
+        """Move the message by renaming its file, and mark it as seen."""
         with self._acting():
             for path in self._files_of(self._folders[source], ident):
                 name = path.name if ":2," in path.name else f"{path.name}:2,S"
@@ -95,7 +95,7 @@ class MaildirMailbox:
         """Do nothing: no resource is open."""
 
     def _files_of(self, folder: Path, ident: str) -> list[Path]:
-        """The files of a folder that are this message.
+        """The files of a folder that contain this message.
 
         A list: Python drops an interrupt that arrives while it closes a generator early.
         """

@@ -1,15 +1,15 @@
 """Learn from the folders of messages: a message moved by its user becomes feedback.
 
-The watcher records when a file arrives where, and reads it only after it has not moved for a while,
-so that a message on its way (a client's rule, a mistaken move) teaches nothing. A restart continues
-at the checkpoint: files that moved since are checked (by their ctime), and a second check changes
+The watcher records when and where a file arrives, and reads it only after it has not moved for a
+while. So a temporary place (a client's rule, a mistaken move) teaches nothing. A restart continues
+at the checkpoint: files that moved since then are checked (by their ctime). A second check changes
 nothing, since the model knows the taught label.
 
 The watcher may run as root, and a Maildir's owner controls its links: all access is by descriptors
 of folders, without following that user's links (`store.paths`).
 
-Must not know the model or the control socket: functions to look up a label and to teach are given.
-Failure: their StoreError is passed on, and a message that was not taught is checked again.
+Must not know the model or the control socket: the caller passes functions that look up a label and
+teach. Failure: their StoreError is passed on, and a message that was not taught is checked again.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ LOG = logging.getLogger("spamnb.watch")
 PARTS = ("new", "cur")
 _NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EPERM, errno.EACCES)
 MOST_FOLDERS = 5000
-"""watched folders of one Maildir: the kernel has some 200,000 watches for all of them"""
+"""watched folders of one Maildir: the kernel allows some 200,000 watches in total"""
 EACH = 100
 """messages of one Maildir in one pass, so that the other Maildirs are read too"""
 MOST_WAITING = 10_000
-"""Messages of one Maildir that wait in memory, 3 MB. A user that renames a file all the time adds
-thousands a second; later arrivals are looked for when these are done."""
+"""messages of one Maildir that wait in memory (3 MB). A user that renames a file all the time adds
+thousands a second; the watcher looks for later arrivals when these messages are done"""
 LIMIT_BYTES = 32 << 20
 _TICK_NS = 20_000_000
-"""File times are those of the kernel's last tick, up to 10 ms behind the clock read here: a file
-that arrives just after the checkpoint could seem older than it."""
+"""File times come from the kernel's last tick, up to 10 ms behind the clock that is read here: a
+file that arrives just after the checkpoint could seem older than the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class _Arrival:
 
 
 _Change = tuple[int, Path, str]
-"""when a file was changed at the earliest, its folder and name"""
+"""the earliest time at which a file can have changed, its folder and name"""
 
 
 class _Entry(NamedTuple):
@@ -128,7 +128,7 @@ class Watcher:
         self._count: Counter[Path] = Counter()
         """messages in `_waiting` by Maildir"""
         self._left_out: dict[Maildir, _Change] = {}
-        """of Maildirs with `MOST_WAITING`: the first change that was left out, or an earlier one"""
+        """of Maildirs with `MOST_WAITING` messages: the first omitted change, or an earlier one"""
         self._read_until_ns = time.time_ns()
         """all events up to this time have been read"""
 
@@ -155,7 +155,7 @@ class Watcher:
                 self._watch_folder(maildir, entry.name)
 
     def _watch_folder(self, maildir: Maildir, folder: str) -> list[Path]:
-        """Watch a folder and its parts; returns the watched parts."""
+        """Watch a folder and its parts; return the watched parts."""
         folder_path = maildir.root / folder
         if not self._watch_path(folder_path, maildir, folder):
             return []
@@ -163,9 +163,9 @@ class Watcher:
         return [part for part in parts if self._watch_path(part, maildir, folder)]
 
     def _watch_path(self, folder_path: Path, maildir: Maildir, folder: str) -> bool:
-        """Watch one folder; False if it is missing, a link of its owner's, or another user's.
+        """Watch one folder; False if it is missing, a link of its owner, or owned by another user.
 
-        What one user does to the own folders must not end the watch for the others.
+        Changes of one user's folders must not end the watch for the other users.
         """
         if folder_path not in self._owners and self._folders[maildir.root] >= MOST_FOLDERS:
             return False
@@ -181,12 +181,12 @@ class Watcher:
         return True
 
     def _look_back(self, since_ns: int) -> None:
-        """Check what arrived since; a second check changes nothing."""
+        """Check what arrived since this time; a second check changes nothing."""
         self._look_after((since_ns - _TICK_NS, Path(), ""), self._maildirs)
 
     @as_caller()
     def _look_after(self, least: _Change, maildirs: list[Maildir]) -> None:
-        """Check what changed then or later, the oldest first."""
+        """Check the changes from this time on, the oldest first."""
         found = [
             (entry.changed_ns, part, entry.name)
             for part, (maildir, _) in self._owners.items()
@@ -199,7 +199,7 @@ class Watcher:
     # -- watching -------------------------------------------------------------------------------
 
     def watch(self, stopped: Callable[[], bool]) -> Iterator[tuple[Feedback, Answer, Path]]:
-        """Run until stopped; yields each feedback that was taught."""
+        """Run until stopped; yield each feedback that was taught."""
         while not stopped():
             select.select([self._inotify], [], [], 0.5)
             self.listen()
@@ -255,7 +255,7 @@ class Watcher:
             yield from self.due()
 
     def due(self) -> Iterator[tuple[Feedback, Answer, Path]]:
-        """Teach messages after their quiet time, `EACH` of a Maildir."""
+        """Teach messages after their quiet time, at most `EACH` of each Maildir."""
         quiet_ns = int(self._options.quiet_s * 1e9)
         now = time.time_ns()
         ready = self._ready(now)
@@ -273,12 +273,12 @@ class Watcher:
             self._checkpoint.save(min([now - quiet_ns, *waiting]))
 
     def _take_left_out(self) -> None:
-        """Look for arrivals that were left out, in Maildirs of which no message waits any more."""
+        """Look for arrivals that were left out, in Maildirs without waiting messages."""
         for maildir in [one for one in self._left_out if not self._count[one.root]]:
             self._look_after(self._left_out.pop(maildir), [maildir])
 
     def _ready(self, now: int) -> list[tuple[Path, str]]:
-        """Messages after their quiet time; one with a time to come arrived before a clock step."""
+        """Messages after their quiet time; an arrival in the future was before a clock step."""
         quiet_ns = int(self._options.quiet_s * 1e9)
         taken: Counter[Path] = Counter()
         found = []
@@ -314,7 +314,8 @@ def _find(arrival: _Arrival, listed: dict[Path, dict[str, str]]) -> Path | None:
     """The file's path now: mail programs add flags and move it from new to cur.
 
     `listed` keeps the names in each `cur` for one pass: 2,000 deleted messages beside 100,000 would
-    take twelve minutes with a listing each. A file that moves after the listing causes a new event.
+    take twelve minutes with one listing for each message. A file that moves after the listing
+    causes a new event.
     """
     with suppress(OSError), opened(arrival.part) as folder:
         os.stat(arrival.name, dir_fd=folder, follow_symlinks=False)
@@ -345,7 +346,7 @@ def _entries(folder_path: Path) -> list[_Entry]:
 
 
 def _read(path: Path) -> bytes:
-    """The file, if it is a plain one that is not too large; else nothing."""
+    """The content of a plain file that is not too large; otherwise empty."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         with as_caller(), opened(path.parent) as folder:

@@ -1,6 +1,6 @@
 """One milter listener and its connections.
 
-To an MTA a connection that is closed at once is a filter that is down: it does what its
+If a connection is closed at once, the MTA takes the filter for being down, and does what its
 `milter_default_action` or `F=` says.
 """
 
@@ -24,7 +24,7 @@ class MilterListener(ScanListener[MilterParams, MessageScanner]):
 
 
 class MilterConnection(ScanConnection):
-    """The connection to an MTA, which sends at once what it has: it is never ended for others."""
+    """The connection to an MTA. It is never ended for others: an MTA sends without pauses."""
 
     __slots__ = ("_progress_at",)
 

@@ -1,7 +1,7 @@
 """One message as an MTA describes it in milter packets: envelope, header fields, body.
 
-Forged copies of the added fields are left out of what is scanned; their place among the fields of
-their name is kept, by which the MTA deletes them. Must not know packets.
+Forged copies of the added fields are not scanned. The index of each copy among the fields of its
+name is kept, because the MTA needs it to delete the copy. Must not know packets.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class MilterMessage:
         """the sender in angle brackets, and its parameters"""
         self._rcpts: list[list[bytes]] = []
         self.envelope_bytes = sum(map(len, mail))
-        """that sender and recipients need in memory"""
+        """memory for sender and recipients"""
         self.forged: list[HeaderPlace] = []
         self.subjects: list[tuple[HeaderPlace, bytes]] = []
-        """with their values, LF before each folded line, as an MTA takes them back"""
+        """with their values; LF before each folded line, as the MTA expects changed values"""
         self.began = now
         self.envelope = Envelope()
         """known from `end` on"""
@@ -55,7 +55,7 @@ class MilterMessage:
         self._counts: Counter[bytes] = Counter()
         self._body = bytearray()
         self._body_bytes = 0
-        """the size of the body, also of what is beyond the limit"""
+        """the size of the body, including the part beyond the limit"""
         self._places_bytes = 0
 
     @property
@@ -99,7 +99,7 @@ class MilterMessage:
         self._body += data[: max(0, room)]
 
     def end(self, client: Client) -> None:
-        """Take the client, which is known at the end: the envelope is complete."""
+        """Complete the envelope with the client, which is known only at the end."""
         self.envelope = Envelope(
             sender=_address_of(self.mail),
             recipients=tuple(map(_address_of, self._rcpts)),

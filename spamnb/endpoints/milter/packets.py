@@ -25,12 +25,12 @@ class MilterError(Exception):
 
 
 class Capability(IntEnum):
-    """What a filter may change; the MTA offers, the filter takes (SMFIF_*)."""
+    """What a filter may change: the MTA offers, the filter accepts (SMFIF_*)."""
 
     ADD_HEADERS = 0x01
     CHANGE_HEADERS = 0x10
     SET_MACROS = 0x100
-    """name the macros that the filter needs: the MTA then sends no others"""
+    """name the macros that the filter needs; the MTA then sends only these"""
 
 
 class Step(IntEnum):
@@ -80,7 +80,7 @@ class PacketReader:
         """Yield the packets that are complete."""
         buffer = self._buffer
         if buffer:
-            # Copied once for each packet, however small the chunks are.
+            # A packet is copied only once, even if its chunks are small.
             buffer += chunk
             if len(buffer) < 4 or len(buffer) < _end_of(buffer, 0):
                 return
@@ -99,7 +99,7 @@ class PacketReader:
 
 
 def _end_of(data: bytes | bytearray, at: int) -> int:
-    """Where the packet ends that begins here."""
+    """The end of the packet that begins here."""
     length: int = _LENGTH.unpack_from(data, at)[0]
     if not 0 < length <= MAX_PACKET_BYTES:
         raise MilterError(f"a packet of {length} bytes")

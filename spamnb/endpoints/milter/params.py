@@ -16,11 +16,11 @@ class MilterParams:
     before_queue: bool = True
     """whether the SMTP client waits for the reply, so that a message can be refused"""
     keeps: bool = False
-    """whether quarantine is possible: there is a server that released messages are sent to"""
+    """whether quarantine is possible, because there is a server for released messages"""
     scan_limit_bytes: int = 1 << 20
     header_limit_bytes: int = 256 << 10
     scan_total_s: float = 40.0
     """limit for waiting and scanning together"""
     connections: int = 4000
     other: str = ""
-    """the filter in front, the marks of which stay; empty if there is none"""
+    """the filter in front of spamnb, whose marks are kept; empty if there is none"""

@@ -79,7 +79,7 @@ class _MilterCommand(NamedTuple):
     then: State | None
     """None: the state stays"""
     no_reply: Step | None
-    """without this step the command gets a reply; None: it never does"""
+    """without this step the command gets a reply; None: it never gets one"""
     handle: Callable[[Any, bytes], None]
 
 
@@ -136,7 +136,7 @@ class MilterSession:
             self.close(now)
 
     def scan_done(self, request: ScanRequest, result: ScanResult, now: float) -> None:
-        """Answer the message; a result that comes too late only undoes what it stored."""
+        """Answer the message; if a result is late, only the message that it stored is deleted."""
         self._now = now
         if request is not self._request:
             if result.withdraw is not None:
@@ -154,13 +154,13 @@ class MilterSession:
     def timeout(self, now: float) -> None:
         """Handle the passed deadline."""
         if self.state == "scanning":
-            # The scanner ends a scan that takes too long; this one has not begun in time.
+            # The scanner itself ends a scan that takes too long; this scan has not begun in time.
             self._add(StopScan("busy"))
         else:
             self.close(now)
 
     def close(self, now: float) -> None:
-        """End the session: the MTA has left, or is no longer served."""
+        """End the session: the MTA has disconnected, or is no longer served."""
         self._now = now
         self._forget_message()
         if not self.closed:
@@ -258,7 +258,7 @@ class MilterSession:
         self.close(self._now)
 
     def _nothing(self, _data: bytes) -> None:
-        """Unknown commands, DATA and the end of the header carry nothing that is used."""
+        """Ignore unknown commands, DATA and the end of the header: their data is not used."""
 
     # -- what is known ----------------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class MilterSession:
 
     @property
     def _is_refusable(self) -> bool:
-        """Whether an SMTP client waits; mail that the MTA submits itself would bounce."""
+        """Whether an SMTP client waits; a refusal of the MTA's own mail would cause a bounce."""
         return self.params.before_queue and not self._is_local
 
     def _macro(self, name: bytes) -> str:
@@ -329,8 +329,8 @@ class MilterSession:
     def _changes(self, add: Fields, tag: bytes) -> bytes:
         """Delete forged copies, tag the subject, insert fields after the MTA's Received line.
 
-        The copies of a name are deleted from the last one on, which leaves the other indices as
-        they are; the fields are inserted from the last one on, at the same index.
+        Copies of a name are deleted in reverse order, so that the other indices do not change.
+        Fields are inserted in reverse order, all at the same index.
         """
         if not self._can_change:
             return b""
@@ -383,7 +383,7 @@ class MilterSession:
         self._add(LogMessage(record | {"error": what}))
 
     def _forget_message(self) -> None:
-        """Drop the message and the macros of its commands, which MTAs do not take back."""
+        """Drop the message and the macros of its commands, which MTAs do not clear."""
         if self._request is not None:
             self._request = None
             self._add(StopScan())

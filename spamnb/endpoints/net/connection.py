@@ -91,12 +91,12 @@ class ScanConnection(asyncio.Protocol, ABC):
 
     @abstractmethod
     def start(self, request: ScanRequest, done: Done) -> Callable[[str], None] | None:
-        """Start a scan; what is returned ends it."""
+        """Start a scan; return a function that ends it."""
 
     def run(self, event: Callable[..., None], *args: Any) -> None:
         """Pass an event to the session, and perform the actions that follow.
 
-        The actions of an event that happens within an action are performed after it.
+        If an action causes an event, the actions of that event are performed afterwards.
         """
         try:
             event(*args, self._listener.loop.time())
@@ -128,7 +128,7 @@ class ScanConnection(asyncio.Protocol, ABC):
             self.run(self.session.close)
 
     def check_time(self, now: float) -> None:
-        """Handle a passed deadline; account for what the peer has read."""
+        """Handle a passed deadline; account for replies that the peer has read."""
         self._account()
         waits = self._paused & MEMORY and self._scanned is None
         if waits or self.session.deadline > now:
@@ -203,7 +203,7 @@ class ScanConnection(asyncio.Protocol, ABC):
 
     def _scan_done(self, request: ScanRequest, result: ScanResult) -> None:
         if self._scanned is request:
-            self._scanned = self._stop_scan = None  # they hold the message
+            self._scanned = self._stop_scan = None  # both hold the message
         self.run(self.session.scan_done, request, result)
 
     def _end_scan(self, action: StopScan) -> None:
@@ -233,7 +233,7 @@ class ScanConnection(asyncio.Protocol, ABC):
     # -- memory -----------------------------------------------------------------------------------
 
     def _account(self) -> None:
-        """Take the memory of the message and of unread bytes from the share, or give it back."""
+        """Take memory for the message and unread bytes from the share, or give memory back."""
         held = self.session.held_bytes
         if held or self._held_bytes:
             held += self.transport.get_write_buffer_size()
@@ -257,7 +257,7 @@ class ScanConnection(asyncio.Protocol, ABC):
         self._resume(MEMORY)
 
     def memory_cost(self, now: float) -> float:
-        """Byte-seconds of what the peer must still send; 0: it is not ended for others."""
+        """Byte-seconds of an incomplete message; 0: the connection is not ended for others."""
         del now
         return 0.0
 

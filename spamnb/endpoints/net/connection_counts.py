@@ -2,8 +2,8 @@
 
 Each process has a row of cells and writes only that one; a count is the sum over all rows. A row is
 cleared when its process ends, so `kill -9` leaves no connection counted. Keys are hashed with a
-secret to one cell in each half of a row, and the smaller sum is the count: never too small, and too
-large only if other keys use both cells. Must not know what is counted.
+secret to one cell in each half of a row, and the smaller sum is the count. It is never too small,
+and too large only if other keys use both cells. Must not know what is counted.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 CELLS = 8192
-"""In each half of a row. 80 addresses with 50 connections each use 1 % of it, so the count of
-another address is too high once in 10,000 times; the secret keeps a client from choosing which
-one."""
+"""in each half of a row. 80 addresses with 50 connections each use 1 % of it, so the count of
+another address is too high in one of 10,000 cases; because of the secret a client cannot choose
+this address"""
 SECRET_BYTES = 16
 
 Row = memoryview | list[int]
@@ -35,9 +35,9 @@ class ConnectionCounts:
         return cls(row, [row], b"")
 
     def add(self, key: str, by: int = 1) -> int:
-        """Add to a key; returns its new count over all processes.
+        """Add to a key; return its new count over all processes.
 
-        Added first, read second: of two processes that do so concurrently at least one sees both.
+        The process adds before it reads: if two processes add at once, at least one sees both.
         """
         first, second = self._cells(key)
         self._own[first] += by

@@ -1,8 +1,9 @@
 """Secrets and certificates that the settings name.
 
 A secret is the first line of a file that only its owner may read, or of the output of a program. It
-is read when it is used, and is in no log, no argument of a process and no error. Failure: UserError
-for a file or a program that gives none, SettingsError for a certificate that cannot be used.
+is read when it is used, and never appears in a log, an error or the arguments of a process.
+Failure: UserError for a file or a program without a secret, SettingsError for a certificate that
+cannot be used.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _found(program: str) -> bool:
 
 
 def server_tls(certificate: str, key: str) -> ssl.SSLContext | None:
-    """Return the TLS of a server; None without a certificate. An empty key is in the same file."""
+    """Return the TLS of a server; None without a certificate. Empty key: it is in the same file."""
     if not certificate:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

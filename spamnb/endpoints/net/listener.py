@@ -1,7 +1,7 @@
 """The connections of one listener, and what they share: limits, deadlines, drain.
 
 The daemon binds the sockets. A connection that cannot be served is closed at once: the client then
-does what it does without a filter. Must not know protocols.
+acts as it does without a filter. Must not know protocols.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SWEEP_S: Final = 1.0
 
 
 class ListenerParameters(Protocol):
-    """What the parameters of each such listener have."""
+    """What the parameters of each kind of listener have in common."""
 
     @property
     def peers(self) -> NetworkSet:

@@ -18,7 +18,7 @@ class PausableReader(Protocol):
         """Read again."""
 
     def memory_cost(self, now: float) -> float:
-        """Bytes that it stores until its client has sent the rest, times the message's age."""
+        """Bytes stored until the client has sent the rest, times the age of the message."""
 
     def shed(self) -> int:
         """End its message to free memory for others; returns the freed bytes."""

@@ -63,7 +63,7 @@ class NetworkSet:
 
 
 def wide_network_of(address: str) -> str:
-    """The largest network of one provider's customer: 24 bits of IPv4, 48 of IPv6."""
+    """The largest network that one customer of a provider has: 24 bits of IPv4, 48 of IPv6."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

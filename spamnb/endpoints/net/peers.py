@@ -22,9 +22,9 @@ def peer_of(transport: asyncio.BaseTransport) -> str:
 
 
 def tcp_socket_of(transport: asyncio.BaseTransport, peer: str) -> Any:
-    """The socket for `acknowledge_at_once`; None for a unix socket, and where there is no option.
+    """The socket for `acknowledge_at_once`; None for a unix socket, or without this option.
 
-    Kept by the connection: uvloop makes a new object each time it is asked.
+    The connection keeps it, because uvloop makes a new object for each call.
     """
     return None if _QUICKACK is None or peer == UNIX else transport.get_extra_info("socket")
 
@@ -32,9 +32,9 @@ def tcp_socket_of(transport: asyncio.BaseTransport, peer: str) -> Any:
 def acknowledge_at_once(tcp_socket: Any) -> None:
     """Have the peer's next bytes acknowledged when they are read; to be called after each write.
 
-    Otherwise the kernel waits for up to 40 ms, and a peer with Nagle's algorithm as long for its
-    next small write: Postfix writes the parts of a message to a milter one by one, and most of
-    them have no reply. The option lasts until the kernel sends bytes again.
+    Otherwise the kernel waits for up to 40 ms, and a peer with Nagle's algorithm delays its next
+    small write as long: Postfix writes the parts of a message to a milter one by one, and most of
+    them get no reply. The option lasts until the kernel sends bytes again.
     """
     if tcp_socket is not None:
         tcp_socket.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)

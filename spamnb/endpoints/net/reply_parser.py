@@ -1,7 +1,7 @@
 """Split the next hop's byte stream into replies, check them, and leave them unchanged.
 
-Pure. Fails with ValueError for what is no SMTP reply or has no end. The next hop is then at fault,
-and none of its later replies can be matched to a command.
+Pure. Fails with ValueError for bytes that are no SMTP reply or have no end. The next hop is then at
+fault, and none of its later replies can be matched to a command.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class StartScan:
 
 @dataclass(frozen=True, slots=True)
 class StopScan:
-    """End the scan: with a reason, `scan_done` follows with the fallback; else nothing does."""
+    """End the scan; if a reason is given, `scan_done` follows with the fallback result."""
 
     reason: str = ""
 

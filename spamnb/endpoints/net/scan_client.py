@@ -3,9 +3,9 @@
     with connected(address, deadline) as peer:
         answer = ask(peer, message, {"From": ["a@example.org"]}, deadline)
 
-Blocking, and only with the standard library: it serves programs that start for one message, or that
-must not fail. A deadline is a time of `time.monotonic`. Failure: PeerError, also for a reply that
-is not complete; its `reply` is the first line of a refusal.
+Blocking, and only with the standard library, because its callers start for one message or must not
+fail. A deadline is a time of `time.monotonic`. Failure: PeerError, also for an incomplete reply;
+its `reply` is the first line of a refusal.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ RETRY_S: Final = 0.05
 """until the next try to connect to a unix socket with a full queue"""
 _RECEIVE_BYTES: Final = 65_536
 _MOST_ADDED_BYTES: Final = 1 << 20
-"""of head and added fields; a tag makes each subject longer, too, so the limit is the message's
-size twice and these bytes"""
+"""of head and added fields; a tag also makes each subject longer, so the limit is twice the size of
+the message plus these bytes"""
 
 RequestHeaders = Mapping[str, Iterable[str]]
 """From, Rcpt, IP, Helo, Hostname, Queue-Id, each with its values"""
@@ -41,7 +41,7 @@ class ScanAnswer(NamedTuple):
 
     @property
     def deferred(self) -> bool:
-        """Whether the settings say that the message is to be tried again later."""
+        """Whether the settings demand that the message is tried again later."""
         return not self.outcome
 
 
@@ -96,7 +96,7 @@ def _head(length: int, headers: RequestHeaders) -> bytes:
 
 
 def _is_safe(value: str) -> bool:
-    """Whether it is one value: the scanner takes a comma as the end of an address."""
+    """Whether a text is one value: a comma would end an address for the scanner."""
     return bool(value) and value.isprintable() and "," not in value
 
 
@@ -106,7 +106,7 @@ def _send(peer: socket.socket, parts: Iterable[bytes | bytearray], deadline: flo
         try:
             peer.sendall(part)
         except (BrokenPipeError, ConnectionResetError):
-            return  # it may have refused the request before its end: see the reply
+            return  # the scanner may have refused the request before its end: see the reply
 
 
 def _received(peer: socket.socket, most: int, deadline: float) -> bytes:

@@ -1,12 +1,13 @@
 """Send one message to the next hop by SMTP or LMTP, with its original envelope lines. Blocking.
 
 For messages released from quarantine. The envelope lines are sent as they were received, with their
-parameters; nothing is parsed and rewritten (rewritten addresses have made open relays). XFORWARD
+parameters; nothing is parsed and rewritten (rewriting addresses has led to open relays). XFORWARD
 lines are sent if the next hop announces XFORWARD. Must not know quarantine files, models or
 settings.
 
-Failure: PeerError if it is certain that the message was not delivered. A missing reply after the
-final dot has code 0: delivery is unknown. Every wait is bounded.
+Failure: PeerError if it is certain that the message was not delivered. If the reply to the final
+dot is missing, the code is 0: it is unknown whether the message was delivered. Every wait is
+bounded.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class _SmtpConnection:
         return reply
 
     def _refuse_surplus(self) -> None:
-        """PeerError if unexpected data has arrived: it would be taken for the next reply."""
+        """Raise PeerError if unexpected data has arrived: it would be taken for the next reply."""
         if self._rest or select.select([self._wire], [], [], 0)[0]:
             raise PeerError("the next hop sent an unexpected reply or disconnected")
 
@@ -81,7 +82,7 @@ class _SmtpConnection:
         return ReleaseReply(int(reply[:3]), text)
 
     def data(self, raw: bytes, recipients: int) -> list[ReleaseReply]:
-        """Send the message; a reply for each recipient, code 0 where none came."""
+        """Send the message; a reply for each recipient, with code 0 if it is missing."""
         self._refuse_surplus()
         replies: list[ReleaseReply] = []
         with suppress(OSError, PeerError):

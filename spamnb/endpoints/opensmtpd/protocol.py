@@ -5,11 +5,11 @@
     filter|0.6|TIME|smtp-in|data-line|SESSION|TOKEN|LINE    the message, dots stuffed, to its "."
     filter|0.6|TIME|smtp-in|commit|SESSION|TOKEN|           answered by filter-result
 
-`OpensmtpdFilter.receive` takes a line. What is to be written is in `output`, messages to ask about
-are in `pending`, what is to be logged in `notes`; `answered` takes the answer to a message.
+`OpensmtpdFilter.receive` takes a line. The caller writes the bytes in `output`, asks about the
+messages in `pending`, and logs the texts in `notes`; `answered` takes the answer to a message.
 
-Invariants: each line of a message is written once, in order, whatever fails; above the limit of
-memory a message passes unscanned; after an internal error it passes as it came.
+Invariants: each line of a message is written once, in order, even after a failure; above the memory
+limit a message passes unscanned; after an internal error it passes unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spamnb.core.policy.verdict_headers import Reason, add_to_message, header_en
 from spamnb.endpoints.net.scan_client import RequestHeaders, ScanAnswer
 
 OLDEST: Final = (6, 8)
-"""before OpenSMTPD 6.8 the fields have other places"""
+"""before OpenSMTPD 6.8 the fields have another order"""
 HELD_BYTES: Final = 64 << 20
 """of all messages in memory"""
 MOST_RECIPIENTS: Final = 1000
@@ -110,7 +110,7 @@ class OpensmtpdFilter:
         self.held_bytes -= len(message.raw)
         client = self._clients.get(message.session)
         if client is None or client.pending is not message:
-            return  # it has left
+            return  # the client has disconnected
         client.pending = None
         end = _end(message.raw)
         header = bytes(message.raw[:end])
@@ -154,10 +154,10 @@ class OpensmtpdFilter:
             client.result = _PROCEED
 
     def _pass_line(self, line: bytes) -> None:
-        """Answer a line that could not be handled, as a filter that changes nothing."""
+        """Answer a line that could not be handled; the line passes unchanged."""
         fields = line.split(b"|", 7)
         if len(fields) < 8:
-            return  # nothing says what it asks
+            return  # the line is incomplete, so there is no answer to it
         phase, session, token, text = fields[4:]
         if phase == b"data-line":
             client = self._clients.setdefault(session, _SmtpClient())
@@ -205,7 +205,7 @@ class OpensmtpdFilter:
     }
 
     def _drop(self, client: _SmtpClient) -> None:
-        """Forget the message; if it was asked about, its answer gives the memory back."""
+        """Forget the message; the answer to a pending message releases its memory."""
         self.held_bytes -= len(client.held)
         client.held, client.pending, client.passes = bytearray(), None, False
 
@@ -228,7 +228,7 @@ class OpensmtpdFilter:
                 self._make_room()
 
     def _make_room(self) -> None:
-        """Let the largest message pass: a few large ones must not keep others unscanned."""
+        """Let the largest message pass: a few large ones must not make others pass unscanned."""
         session, client = max(self._clients.items(), key=lambda item: len(item[1].held))
         self.notes.append(f"{client.queue_id}: passes unscanned: too much mail at once")
         self._release(client, session, client.token, "large")
@@ -236,9 +236,9 @@ class OpensmtpdFilter:
     def _release(
         self, client: _SmtpClient, session: bytes, token: bytes, reason: Reason | None
     ) -> None:
-        """Write what is held; the other lines of the message follow as they come.
+        """Write the lines that are held; later lines of the message are written as they arrive.
 
-        With a reason, a complete header section gets the field that says so.
+        With a reason, a complete header section gets a field with this reason.
         """
         end = _end(client.held) if reason else 0
         if reason and end < len(client.held):
@@ -275,7 +275,7 @@ def _headers(client: _SmtpClient) -> RequestHeaders:
 
 
 def _end(raw: bytearray) -> int:
-    """The end of the header section; of the message if it is nothing else."""
+    """The end of the header section; the end of the message if it has no body."""
     end = header_end(raw)
     return len(raw) if end < 0 else end
 
@@ -285,7 +285,7 @@ def _unscanned(header: bytes, reason: Reason) -> bytes:
 
 
 def _lines(raw: bytes | bytearray, start: int) -> Iterator[bytes]:
-    """The lines without their ends; the last line has an end, too."""
+    """The lines without their line ends; the last line has a line end, too."""
     while (end := raw.find(b"\r\n", start)) >= 0:
         yield bytes(raw[start:end])
         start = end + 2

@@ -4,9 +4,8 @@
     mark = ask(raw)                                bogofilter, bogofilter:DIR
 
 Blocking, with a deadline for each message, for use in threads and commands. The other filter gets
-the bytes of the message and nothing of the envelope. It is a program that the administrator runs,
-so its replies are believed, but their size is limited. Failure: PeerError; UserError for a name of
-no filter.
+the bytes of the message, but not the envelope. It is a program of the administrator, so its replies
+are trusted, but their size is limited. Failure: PeerError; UserError for an unknown filter.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _SPAMD = re.compile(
 
 
 def asker_of(text: str) -> Ask:
-    """A function that asks the filter named so."""
+    """A function that asks the filter with this name."""
     kind, _, place = text.partition(":")
     if kind not in ASKERS:
         raise UserError(f"{kind!r} cannot be asked", hint=f"one of {', '.join(ASKERS)}")

@@ -1,4 +1,4 @@
-"""What a scanner session asks its connection to do beside `scan_actions`. Values only."""
+"""What a scanner session asks its connection to do besides `scan_actions`. Values only."""
 
 from __future__ import annotations
 

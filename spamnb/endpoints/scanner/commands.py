@@ -1,8 +1,8 @@
 """The commands of all protocols: what each needs, and the reply to it. Pure.
 
-A command is answered at once (`Answered`), needs a scan (`Scan`), or a question to the learner
-(`AskDaemon`). Failure: RequestError for an unknown or invalid command, RefusedError for a client
-that may not teach, another SpamnbError if that cannot be said.
+A command is answered at once (`Answered`), needs a scan (`Scan`), or needs a question to the
+learner (`AskDaemon`). Failure: RequestError for an unknown or invalid command, RefusedError for a
+client that may not teach, another SpamnbError if the rights of the client cannot be read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replies of HTTP: rspamd's JSON, and the marked header section of our own path. Pure."""
+"""HTTP replies: rspamd's JSON, and the marked header section for spamnb's own path. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of HTTP/1.0 and HTTP/1.1: bytes in, requests out (RFC 9112).
+"""HTTP/1.0 and HTTP/1.1 requests: bytes in, requests out (RFC 9112).
 
 Strict where leniency has been used for smuggling: one Content-Length or one `chunked`, never both;
 no folded headers; no blank before the colon. No sockets and no clock. Failure: RequestError; then
@@ -31,7 +31,7 @@ class HttpRequestReader:
         self._limit = size_limit_bytes
         self._data = bytearray()
         self.wants_continue = False
-        """whether the client waits for 100 until it sends the body; the caller resets it"""
+        """whether the client waits for a 100 before it sends the body; the caller resets this"""
         self._start()
 
     def _start(self) -> None:
@@ -40,7 +40,7 @@ class HttpRequestReader:
         self._left: int | None = None
         """of a body with a length; None: it is chunked"""
         self._chunk_left = -1
-        """of the current chunk with its line end; -1: its line comes; -2: the trailer comes"""
+        """of the current chunk with its line end; -1: its line is next; -2: the trailer is next"""
         self._trailer_bytes = 0
 
     @property
@@ -55,7 +55,7 @@ class HttpRequestReader:
         return self._request is None and not self._data
 
     def feed(self, data: bytes) -> ClientRequest | None:
-        """Take bytes; a request when it is complete. Call again with none for the next one."""
+        """Take bytes; return a complete request. A call without bytes gives the next request."""
         self._data += data
         if self._request is None and not self._read_head():
             return None
@@ -99,7 +99,7 @@ class HttpRequestReader:
         return self._left == 0
 
     def _take(self, most: int) -> int:
-        """Move bytes to the body; how many."""
+        """Move bytes to the body; return their number."""
         if len(self._data) <= most:
             count = len(self._data)
             self._body += self._data

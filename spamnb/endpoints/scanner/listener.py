@@ -1,6 +1,6 @@
 """One scanner listener and its connections.
 
-Questions to the learner wait in threads of their own, so that they hold up no other work.
+Questions to the learner wait in separate threads, so that they do not delay other work.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _EXIM_LINES = re.compile(
 _NAME = re.compile(rb"^([!-9;-~]+)[ \t]*:", re.MULTILINE)
 _MESSAGE_ID = re.compile(rb"\nmessage-id:[ \t\r\n]*<([^>\r\n]{1,500})>")
 _SUBJECT = re.compile(rb"\nsubject:([^\r\n]*)")
-"""in lower case, with a line end before the first line: a tenth of the time of ^ and IGNORECASE"""
+"""for a header in lower case that begins with a line end: ten times as fast as ^ and IGNORECASE"""
 
 
 def original(request: ClientRequest) -> bytes:
@@ -36,7 +36,7 @@ def original(request: ClientRequest) -> bytes:
 def scan_request(
     request: ClientRequest, *, named: bool, refusable: bool, limit_bytes: int
 ) -> ScanRequest:
-    """Return the message for the scanner; `named`: the client's word on recipients counts."""
+    """Return the message for the scanner; `named`: the client may name the recipients."""
     message = original(request)
     whole = len(message) <= limit_bytes
     lines = message[:limit_bytes].replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
@@ -47,7 +47,7 @@ def scan_request(
 
 
 def envelope_of(request: ClientRequest, *, named: bool) -> Envelope:
-    """Return the envelope that the client names; recipients only if its word on them counts."""
+    """Return the envelope that the client names, with recipients only if it may name them."""
     rcpts = request.headers.get("rcpt", ()) or request.headers.get("deliver-to", ())
     names = [_path(one) for text in rcpts for one in text.split(",")] if named else []
     recipients = tuple(name for name in names[:MOST_RECIPIENTS] if name)
@@ -66,7 +66,7 @@ def envelope_of(request: ClientRequest, *, named: bool) -> Envelope:
 
 
 def marked(message: bytes, fields: Fields, tag: bytes) -> tuple[bytes, bytes]:
-    """Header section with the fields, and body; line ends as the message has them."""
+    """Header section with the fields, and body, with the line ends of the message."""
     end = header_end(message)
     header = message if end < 0 else message[:end]
     changed = add_to_message(header, fields, tag)

@@ -33,13 +33,13 @@ class ScannerParams:
     caller_of: Callable[[int], Caller] = _no_rights
     """the role of a local user on a unix socket"""
     token_of: Callable[[str], ApiToken | None] = _no_token
-    """the valid token with a text; raises SpamnbError if that is not known"""
+    """text -> its valid token; raises SpamnbError if the tokens cannot be read"""
     refusable: bool = True
     """whether the client can refuse a message, so that `reject` is an answer"""
     scan_limit_bytes: int = 1 << 20
     size_limit_bytes: int = MOST_BYTES
     read_s: float = 180.0
-    """of one read, and until a client has read its reply"""
+    """limit for one read, and for a client to read its reply"""
     message_s: float = 300.0
     """from the first byte of a request to its last"""
     scan_total_s: float = 40.0

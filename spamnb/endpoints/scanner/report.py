@@ -15,7 +15,7 @@ _ACTIONS: Final[dict[MailAction, str]] = {
     "tag": "rewrite subject",
     "quarantine": "add header",
 }
-"""rspamd's name of an action; of others the decision has one"""
+"""rspamd's name of an action; for other actions the decision gives the name"""
 _UNSAFE = re.compile(r"[^ -~]|[;,()<>]")
 _CLUE_CHARACTERS: Final = 80
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 Dialect = Literal["spamd", "rspamc", "http"]
 HEADER_BYTES: Final = 400
-"""that Python needs for a header, beside its text"""
+"""memory that Python needs for a header in addition to its text"""
 Problem = Literal["usage", "method", "data", "size", "protocol", "media"]
 """usage: no such command; method: not for this path; data: the body is not what it claims to be;
 size: the request is too large; protocol: everything else; media: an unknown compression"""
@@ -43,7 +43,7 @@ class ClientRequest:
     """that the headers need in memory"""
 
     def header(self, *names: str) -> str:
-        """The first value of the first of these headers that there is."""
+        """The first value of the first of these headers that is present."""
         return next((self.headers[name][0] for name in names if name in self.headers), "")
 
     def add_header(self, line: bytes) -> None:

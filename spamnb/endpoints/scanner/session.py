@@ -6,9 +6,9 @@
     scanning   the result of the scan                             a reply
     asking     the learner's answer                               a reply
 
-After a reply HTTP may go on with `reading`; everything else closes. No sockets and no clock: events
-come in, actions go out. A request gets one reply; after a fault of this program none is sent, so
-that the client does what it does without a filter.
+After a reply an HTTP connection may continue with `reading`; all others are closed. No sockets and
+no clock: events come in, actions go out. A request gets one reply. After a fault of this program no
+reply is sent, so that the client acts as it does without a filter.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ FIRST_LINE_S: Final = 5.0
 IDLE_S: Final = 60.0
 """between two requests of an HTTP connection"""
 ASKED_S: Final = 75.0
-"""for the learner's answer; the control socket's client gives up earlier"""
+"""limit for the learner's answer; the client of the control socket gives up earlier"""
 MOST_LINE_BYTES: Final = 8192
 MOST_AHEAD_BYTES: Final = 65_536
-"""of the next requests, while one is answered"""
+"""bytes of further requests that are read while a request is answered"""
 LOGGED_RECIPIENTS: Final = 3
 INFLATED_BYTES: Final = 64 << 10
-"""beyond the scan limit that a compressed message may have"""
+"""bytes beyond the scan limit that a compressed message may have"""
 
 
 class ScannerSession:
@@ -121,7 +121,7 @@ class ScannerSession:
             self.close(now)
 
     def scan_done(self, request: ScanRequest, result: ScanResult, now: float) -> None:
-        """Answer the message; a result that comes too late is dropped."""
+        """Answer the message; a late result is dropped."""
         self._now = now
         if request is not self._scanned:
             return
@@ -138,7 +138,7 @@ class ScannerSession:
         self._read()
 
     def asked(self, request: object, answer: AdminResponse | SpamnbError, now: float) -> None:
-        """Pass on what the learner says; an answer that comes too late is dropped."""
+        """Pass on the answer of the learner; a late answer is dropped."""
         self._now = now
         if self.state == "asking" and request is self._request:
             self._reply(commands.worded(self._current, answer))
@@ -146,14 +146,14 @@ class ScannerSession:
 
     @property
     def request(self) -> object:
-        """The current request, by which an answer is known to be its own."""
+        """The current request; an answer to another request is dropped."""
         return self._request
 
     def timeout(self, now: float) -> None:
         """Handle the passed deadline."""
         self._now = now
         if self.state == "scanning":
-            # The scanner ends a scan that takes too long; this one has not begun in time.
+            # The scanner itself ends a scan that takes too long; this scan has not begun in time.
             self._add(StopScan("busy"))
         elif self.state == "asking":
             self._reply(commands.busy(self._current))
@@ -162,7 +162,7 @@ class ScannerSession:
             self.close(now)
 
     def close(self, now: float) -> None:
-        """End the session: the client has left, or is no longer served."""
+        """End the session: the client has disconnected, or is no longer served."""
         self._now = now
         if self._scanned is not None:
             self._scanned = None
@@ -183,14 +183,14 @@ class ScannerSession:
             self.deadline = min(self._now + self.params.read_s, whole)
 
     def _read(self) -> None:
-        """Read what has come, request after request, until one has to wait for its answer."""
+        """Process received bytes, request after request, until one has to wait for its answer."""
         while not self.closed and self.state in ("first", "reading") and not self.is_idle:
             self._extend_deadline()
             if not self._guarded(self._take):
                 return
 
     def _take(self) -> bool:
-        """Pass what has come to the reader; whether a request is complete and has begun."""
+        """Pass received bytes to the reader; whether a complete request was begun."""
         if self._reader is None and not self._choose_reader():
             return False
         reader = self._reader
@@ -210,7 +210,7 @@ class ScannerSession:
         return True
 
     def _choose_reader(self) -> bool:
-        """Tell the protocol by the first line; whether it has come."""
+        """Recognise the protocol by the first line; whether this line has arrived."""
         end = self._ahead.find(b"\n", 0, MOST_LINE_BYTES)
         if end < 0:
             if len(self._ahead) >= MOST_LINE_BYTES:
@@ -229,7 +229,7 @@ class ScannerSession:
         return True
 
     def _guarded(self, step: Callable[[], bool]) -> bool:
-        """Run a step; a request that is not served gets its error, and the connection ends."""
+        """Run a step; a request that cannot be served gets an error, and the connection ends."""
         try:
             return step()
         except RequestError as error:

@@ -1,7 +1,7 @@
 """Replies of spamd's protocol and of rspamd's old one. Pure.
 
-From version 1.3 of the protocol on, a reply has its length and the verdict; before, either the
-length (PROCESS, HEADERS) or the verdict: Exim's reader refuses a reply with both.
+From version 1.3 of the protocol on, a reply has its length and the verdict. In earlier versions it
+has either the length (PROCESS, HEADERS) or the verdict: Exim's reader refuses a reply with both.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class SpamdRequestReader:
         return self._complete() if len(self._body) == self._length else None
 
     def end(self) -> ClientRequest:
-        """Take the end of the input; the request."""
+        """Take the end of the input; return the request."""
         if self._head_open:
             raise RequestError("protocol", "the request is not complete")
         if self._length is not None:
@@ -80,7 +80,7 @@ class SpamdRequestReader:
         return self._lines >= 0
 
     def _read_head(self) -> bool:
-        """Read complete lines of the head; whether all have come."""
+        """Read complete lines of the head; whether the head is complete."""
         while (end := self._head.find(b"\n")) >= 0:
             line = bytes(self._head[:end]).removesuffix(b"\r")
             del self._head[: end + 1]
@@ -100,7 +100,7 @@ class SpamdRequestReader:
         return False
 
     def _end_head(self, length: int | None) -> bool:
-        """End the head; what came behind it is the message."""
+        """End the head; the bytes after it are the message."""
         request = self._request
         assert request is not None
         self._lines = -1
@@ -142,7 +142,7 @@ def _first_line(line: bytes) -> ClientRequest:
 
 
 def _inflated(data: bytes, most: int) -> bytes:
-    """Inflate, never to more than the limit and a byte."""
+    """Inflate, to at most one byte above the limit."""
     reader = zlib.decompressobj()
     try:
         found = reader.decompress(data, most + 1)

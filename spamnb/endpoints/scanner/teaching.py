@@ -3,8 +3,8 @@
     unix socket   the kernel names the user; its role is the one on the control socket: an admin or
                   a delegate may name another user, all others teach as themselves
     TCP           refused unless the client is one of the listener's teachers, which may name a
-                  user, or shows a token with the scope `teach`; one that acts for a user teaches as
-                  that user, others have the rights of an admin
+                  user, or sends a token with the scope `teach`; a token for a user teaches as that
+                  user, other tokens have the rights of an admin
 
 A mail program that names no user is not asked whose mailbox the message was in, so its corrections
 wait for review. Failure: RefusedError; SpamnbError if the tokens cannot be read.
@@ -36,7 +36,7 @@ class PeerIdentity(NamedTuple):
 
 
 def may_name(peer: PeerIdentity, params: ScannerParams) -> bool:
-    """Whether the client's word on recipients and users counts."""
+    """Whether the client may name recipients and users."""
     caller = peer.caller(params)
     if caller is None:
         return params.teachers.contains(peer.address)
@@ -46,7 +46,7 @@ def may_name(peer: PeerIdentity, params: ScannerParams) -> bool:
 def teaching_fields(
     peer: PeerIdentity, params: ScannerParams, named: str, password: str = ""
 ) -> dict[str, Any]:
-    """Return whose correction it is, and how far it is trusted."""
+    """Return the user of a correction, and how far the correction is trusted."""
     caller = peer.caller(params)
     if caller is None:
         if params.teachers.contains(peer.address):

@@ -10,7 +10,7 @@ from spamnb.errors import SettingsError
 DigestLinks = Literal["act", "login"]
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
 ADDRESS: Final = re.compile(r"[!#-'*+/-9=?A-Z^-~.-]{1,64}@[A-Za-z0-9.-]{1,253}")
-"""those that need no quoting in a command or a header field; others get no digest"""
+"""addresses that need no quoting in a command or a header field; others get no digest"""
 
 
 class DigestPlan(NamedTuple):
@@ -23,7 +23,7 @@ class DigestPlan(NamedTuple):
 
     @property
     def minute(self) -> int:
-        """The minute of the day, by the clock of the machine; -1 for none."""
+        """The minute of the day in local time; -1: no digests are sent."""
         hours, _, minutes = self.at.partition(":")
         return int(hours) * 60 + int(minutes) if self.at else -1
 

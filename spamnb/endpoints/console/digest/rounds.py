@@ -2,13 +2,13 @@
 
     home/console/digest.json    the last round: its day, the messages that it covers, who has one
 
-Digests go to addresses of this site alone: those of logins, and those in the domains that have
-mailboxes here. A digest is recorded before it is sent, and its reply after it, so that a killed
-process sends none twice: of one whose reply is not known the messages are in the next day's. If the
-server defers one recipient, that digest is tried again some times; if it cannot be reached, the
-round goes on later in the day. What a day misses is in the next day's, for a week. Nothing is sent
-when nothing has come. Failure: StoreError, PeerError if the server cannot be reached or refuses
-all.
+Only addresses of this site get digests: those of logins, and those in the domains that have
+mailboxes here. The process records a digest before it sends it, and the reply afterwards, so a
+killed process sends no digest twice. If the reply is not known, the next day's digest has the
+messages again. If the server defers a recipient, that digest is tried again a few times. If the
+server cannot be reached, the round continues later in the day. Messages that were in no digest are
+in the next one, for a week. A recipient without new messages gets no digest. Failure: StoreError,
+PeerError if the server cannot be reached or refuses everything.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from spamnb.service.telemetry.log import Log
 from spamnb.store.files import durable_write, make_folder, refused
 
 MOST_DIGESTS: Final = 2_000
-"""of one round; a sender that guesses addresses of this site makes one for each"""
+"""in one round: mail to guessed addresses of this site causes a digest for each address"""
 _DAY_S: Final = 86_400
 _TAKEN: Final = 2
 
 
 RETRY_S: Final = 600
-"""until a deferred digest is tried again; each attempt doubles it"""
+"""pause before a deferred digest is tried again; each attempt doubles the pause"""
 MOST_TRIES: Final = 6
 """of one digest, within ten hours"""
 _OWED_DAYS: Final = 7
 _TEMPORARY: Final = 4
-"""the first digit of a reply that defers"""
+"""the first digit of a temporary reply"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,14 @@ class DigestRound:
     done: tuple[str, ...] = ()
     finished: bool = False
     own_since: Mapping[str, str] = field(default_factory=dict)
-    """in place of `since`: of users whose last digest was not that of the round before"""
+    """user -> ID in place of `since`, for users that got no digest in the round before"""
     trying: str = ""
     """the user whose digest is being sent"""
     late: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    """user -> attempts so far, and the time of the next one; none after `MOST_TRIES`"""
+    """user -> attempts so far, and the time of the next attempt; no attempt after `MOST_TRIES`"""
 
     def since_of(self, user: str) -> str:
-        """Return the ID behind which a user's digest begins."""
+        """Return the ID after which a user's digest begins."""
         return self.own_since.get(user, self.since)
 
     def is_due(self, user: str, now_s: float) -> bool:
@@ -81,7 +81,7 @@ class DigestRound:
         return user not in self.done and tries < MOST_TRIES and next_s <= now_s
 
     def after(self, user: str, code: int, now_s: float) -> DigestRound:
-        """Return the round after the reply to a user's digest; 0 if it is not known."""
+        """Return the round after the reply to a user's digest; code 0: the reply is not known."""
         tries = self.late.get(user, (0, 0.0))[0] + 1
         others = {one: value for one, value in self.late.items() if one != user}
         if code == 0:
@@ -92,9 +92,9 @@ class DigestRound:
         return replace(self, trying="", done=(*self.done, user), late=others)
 
     def next_round(self, day: str, newest: str, now_s: float) -> DigestRound:
-        """Return the round of another day: it has what each user missed.
+        """Return the round of another day, which includes what each user missed.
 
-        The first round of all covers one day.
+        The very first round covers one day.
         """
         if self.finished:
             since, own = self.until, {user: self.since_of(user) for user in self.late}
@@ -107,12 +107,12 @@ class DigestRound:
 
 
 def _id_at(at_s: float) -> str:
-    """The beginning of the IDs of messages that came in this second."""
+    """The start of the IDs of messages that arrived in this second."""
     return time.strftime("%Y%m%dT%H%M%S", time.gmtime(at_s))
 
 
 class DigestSending(NamedTuple):
-    """What digests are made of."""
+    """What the process needs to make and send digests."""
 
     site: ConsoleSite
     plan: DigestPlan
@@ -133,7 +133,7 @@ class Digests:
         """how often the connection broke with a user's digest"""
 
     def stop(self) -> None:
-        """Send no more; the round goes on after a restart."""
+        """Send no more digests; the round continues after a restart."""
         self._stopped = True
 
     def send_due(self, sending: DigestSending, now_s: float) -> int:
@@ -146,7 +146,7 @@ class Digests:
         if known.day == day and known.finished:
             return 0
         current = known if known.day == day else self._begun(sending.site, known, day, now_s)
-        if current.trying:  # the process was killed while it sent this one
+        if current.trying:  # the process was killed while it sent this digest
             current = self._noted(current.after(current.trying, 0, now_s))
         return self._send_all(sending, current, now_s)
 
@@ -158,7 +158,7 @@ class Digests:
                 {"event": "digest", "level": "warning", "left_out": len(waiting) - MOST_DIGESTS}
             )
         wanted = [one for one in sorted(waiting)[:MOST_DIGESTS] if not self._is_off(sending, one)]
-        # One digest that breaks the connection must not stop those of the others.
+        # A digest that breaks the connection must not stop the digests of other users.
         for user in sorted(wanted, key=lambda one: self._broken[one]):
             if self._stopped:
                 return sent
@@ -183,7 +183,7 @@ class Digests:
     def _begun(
         self, site: ConsoleSite, last: DigestRound, day: str, now_s: float
     ) -> DigestRound:  # fmt: skip
-        """A new round; an unfinished one of another day is part of it."""
+        """A new round; it continues an unfinished round of another day."""
         if last.trying:
             last = last.after(last.trying, 0, now_s)
         newest = "".join(site.quarantine.ids()[-1:])
@@ -228,7 +228,7 @@ class Digests:
                                     hint="delete it") from error  # fmt: skip
 
     def _noted(self, state: DigestRound) -> DigestRound:
-        """Return a state that is on disk now."""
+        """Write a state to disk, and return it."""
         make_folder(self._path.parent)
         try:
             durable_write(self._path, json.dumps(asdict(state)).encode())
@@ -240,7 +240,7 @@ class Digests:
 def _waiting(
     sending: DigestSending, current: DigestRound
 ) -> Mapping[str, list[QuarantinedMessage]]:
-    """The messages that a round covers, by recipient of this site."""
+    """The messages of a round, by recipient; only recipients of this site."""
     rules = sending.site.config.teaching
     logins = frozenset(map(rules.mailbox, sending.logins))
     found: dict[str, list[QuarantinedMessage]] = {}

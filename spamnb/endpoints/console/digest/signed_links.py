@@ -2,10 +2,10 @@
 
     home/console/link_keys/YYYYMM    32 random bytes, drawn in that month
 
-A link needs no login: it is the right to see this message, to release it to its recipient and to
-delete it for the recipient. Its text is version, key, end, message and recipient, with an
-HMAC-SHA256 of 128 bits over all of them. A key is deleted when the links of its month have ended;
-deleting the folder ends all links. Failure: ApiError for a link that is not valid, StoreError if
+A link needs no login: its holder may see this message, release it to its recipient, and delete it
+for the recipient. The link contains version, key, end, message and recipient, with an HMAC-SHA256
+of 128 bits over all of them. A key is deleted when the links of its month have ended; deleting the
+folder ends all links. Failure: ApiError for a link that is not valid, StoreError if
 the keys cannot be read or written.
 """
 
@@ -42,7 +42,7 @@ class SignedLink(NamedTuple):
     """What a link is for."""
 
     message: str
-    """the ID in quarantine; empty for the choice to get no digests"""
+    """the ID in quarantine; empty for a link that turns digests off"""
     user: str
     """the recipient's address"""
 
@@ -55,7 +55,7 @@ class SignedLinks:
 
     def make(self, link: SignedLink, now_s: float) -> str:
         """Return the text of a link that ends after `LIFE_S`."""
-        if not link.user:  # it would be a link for all recipients
+        if not link.user:  # the link would be valid for all recipients
             raise ValueError("a link is for one recipient")
         month = _month_of(now_s)
         message = link.message.encode("ascii")
@@ -98,7 +98,7 @@ class SignedLinks:
         return found if len(found) == _KEY_BYTES else b""
 
     def _key_of_now(self, month: int) -> bytes:
-        """The key of this month, which is drawn if there is none yet."""
+        """The key of this month; a missing key is created."""
         found = self._key(month)
         if found:
             return found
@@ -107,7 +107,7 @@ class SignedLinks:
             handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX)
-                # Another process may have drawn it meanwhile.
+                # Another process may have created it meanwhile.
                 found = self._key(month)
                 if not found:
                     found = secrets.token_bytes(_KEY_BYTES)

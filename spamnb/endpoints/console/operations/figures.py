@@ -27,7 +27,7 @@ from spamnb.service.telemetry.graphs import PERIODS, counter_charts, growth_in, 
 from spamnb.store.rebuild import kept_files, kept_since
 
 _MOST_JUDGED = 20_000
-"""verdicts of one request for graphs"""
+"""verdicts that one request for graphs reads"""
 _LAST_S = 1 << 40
 
 

@@ -20,8 +20,8 @@ from spamnb.service.feedback.types import Answer
 from spamnb.service.scanning.quarantined import QuarantinedMessage
 
 MOST_READ: Final = 2_000
-"""messages that one request looks at (60 ms). One user may have none of them, so a page may have
-less than the limit before the last one."""
+"""messages that one request looks at (60 ms). Some of them belong to other users, so a page can
+have fewer messages than its limit even if more pages follow."""
 
 
 def listed(site: ConsoleSite, request: ApiRequest) -> ApiReply:
@@ -81,7 +81,7 @@ def release(site: ConsoleSite, request: ApiRequest) -> ApiReply:
 
 
 def _taught(site: ConsoleSite, caller: ApiCaller, message: bytes) -> dict[str, Any]:
-    """The answer of the learner. An error of it is no error of the release, which is done."""
+    """The answer of the learner. Its error is not raised, because the release is already done."""
     try:
         asked = site.ask("teach", message, label="ham", **speaker(caller))
         return answer_of(asked.header).as_dict()
@@ -101,7 +101,7 @@ def delete(site: ConsoleSite, request: ApiRequest) -> ApiReply:
 
 
 def _entry(site: ConsoleSite, caller: ApiCaller, name: str) -> QuarantinedMessage:
-    """A message that waits for the caller, or for any recipient if the caller may see all."""
+    """A message that waits for the caller, or for any recipient if the caller may see all mail."""
     entry = site.quarantine.get(name)
     if caller.user and _own(site, caller, entry).isdisjoint(entry.open):
         raise RefError(
@@ -118,7 +118,7 @@ def _own(site: ConsoleSite, caller: ApiCaller, entry: QuarantinedMessage) -> fro
 
 
 def _facts(site: ConsoleSite, caller: ApiCaller, entry: QuarantinedMessage) -> dict[str, Any]:
-    """What the caller sees of a message; other recipients may have had a blind copy."""
+    """What the caller sees of a message; other recipients are hidden, because of blind copies."""
     found = entry.as_dict(_own(site, caller, entry))
     more = {"subject": site.quarantine.subject(entry.id)}
     return found | more | {"may_release": _may_release(site, caller, entry)}

@@ -1,7 +1,7 @@
 """Labels and lists of senders: teach, forget, undo, review, and the journal.
 
-What changes the model is asked of the learner by the control socket, with the caller's user and
-trust.
+The learner changes the model. It gets the requests by the control socket, with the user and the
+trust of the caller.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spamnb.service.maintenance.rewind import UndoPlan, undoable
 from spamnb.store.contract import ReadView
 
 MOST_UNDONE: Final = 500
-"""events that one request undoes: some seconds"""
+"""events that one request undoes, which takes some seconds"""
 
 
 def teach(site: ConsoleSite, request: ApiRequest) -> ApiReply:

@@ -27,7 +27,7 @@ def score(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     """Score a message."""
     values = request.values
     if values["remember"] and request.caller.user:
-        # A remembered message would count as delivered to the user.
+        # A message in the history would count as delivered to the user.
         raise ApiError(403, "a caller of one user cannot store a verdict in the history")
     person = _person_of(site, request)
     with site.reading() as model:
@@ -136,7 +136,7 @@ def _short(verdict: Verdict) -> dict[str, Any]:
 
 
 def _person_of(site: ConsoleSite, request: ApiRequest) -> str:
-    """The person to judge for; a caller of one user may name this user alone."""
+    """The person to judge for; a caller of one user may name only this user."""
     given, user = request.values["person"], request.caller.user
     if not given:
         return ""
@@ -148,7 +148,7 @@ def _person_of(site: ConsoleSite, request: ApiRequest) -> str:
 
 
 def _only_recipient(entry: HistoryEntry) -> str:
-    """The recipient of a message that had no other; empty if there were several."""
+    """The recipient of a message; empty if there were several."""
     to = entry.notes.get("to", "").split()
     return to[0] if len(to) == 1 else ""
 

@@ -1,8 +1,8 @@
 """The HTTP side of the pages: logins, sessions, forms, errors.
 
 A GET changes nothing. A POST must come from a page of this site (`Sec-Fetch-Site`, or else
-`Origin`), and have the token of its form. A page that a visitor's role does not have is answered as
-if it did not exist.
+`Origin`), and have the token of its form. If the role of a visitor does not allow a page, the reply
+says that the page does not exist.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ Fields = Sequence[tuple[str, str]]
 
 
 class AskedPage(NamedTuple):
-    """A request for a page, read."""
+    """A request for a page, with its values and its form."""
 
     path: str
     values: Fields
@@ -136,7 +136,7 @@ class PagesApp:
     # --- all requests ----------------------------------------------------------------------------
 
     def _admit(self, request: Request, *, from_anywhere: bool = False) -> str:
-        """Check host, rate and, if the request may change anything, the site that it comes from.
+        """Check host and rate, and the origin of a request that may change anything.
 
         Return the client's network.
         """
@@ -248,7 +248,7 @@ class PagesApp:
         return HTMLResponse(self._renderer.page("login", facts), status)
 
     async def _open(self, request: Request) -> Response:
-        """A link of `spamnb console open`: a program that follows links does not use it up."""
+        """A link of `spamnb console open`: only a POST uses it up, so programs may follow it."""
         self._admit(request)
         if request.method == "GET":
             facts = {"visitor": None, "title": text("open.title"), "action": request.url.path}
@@ -260,7 +260,7 @@ class PagesApp:
     async def _begin(
         self, request: Request, what: str, name: str, after: str, work: Callable[[], LoginStep]
     ) -> Response:
-        """Log a user in with `work`, and set the cookie; or ask for the second factor."""
+        """Log a user in with `work` and set the cookie, or ask for the second factor."""
         place: Place = "login"
         async with self._places.taken(place):
             try:
@@ -393,7 +393,7 @@ class PagesApp:
         if page.noted and asked.form is None:
             self._note(page.name, visitor.login, view.status, {page.noted: values[page.noted]})
         if view.stream is not None:
-            # Web servers collect replies before they pass them on; nginx does not with this header.
+            # Web servers buffer replies; this header makes nginx pass events on at once.
             headers = {"X-Accel-Buffering": "no"}
             return StreamingResponse(view.stream, media_type="text/event-stream", headers=headers)
         if view.reply is not None:
@@ -405,7 +405,7 @@ class PagesApp:
     def _done(
         self, page: Page, act: Act | None, visitor: Visitor, asked: AskedPage
     ) -> tuple[list[Notice], int]:
-        """Do what a form asks for; a refusal is a notice on the page."""
+        """Do what a form asks for; a refusal becomes a notice on the page."""
         form = asked.form or ()
         _require_token(visitor, asked.path, form)
         if act is None:

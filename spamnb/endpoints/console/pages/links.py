@@ -1,7 +1,7 @@
 """The page of a signed link: one message, for one recipient, without a login.
 
-A GET shows it; only the forms act. The link's operations are those of a caller of one user, so the
-settings on what users may release hold here, too.
+A GET only shows the message; only the forms act. The operations are those of a caller of one user,
+so the settings that limit what users may release apply here, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LinkedMessage(NamedTuple):
     name: str
 
     def shown(self, site: ConsoleSite) -> dict[str, Any] | None:
-        """The message as its recipient sees it; None if it waits no longer."""
+        """The message as its recipient sees it; None if it does not wait any more."""
         try:
             found: dict[str, Any] = ask(site, self.caller, "quarantined", id=self.name)
         except RefError:
@@ -41,7 +41,7 @@ class LinkedMessage(NamedTuple):
         return ask_reply(site, self.caller, "view", id=self.name)
 
     def act(self, site: ConsoleSite, do: str, *, again: bool) -> list[Notice]:
-        """Do what a form asks for; a refusal is a notice."""
+        """Do what a form asks for; a refusal becomes a notice."""
         if do not in ("release", "release_teach", "delete"):
             raise ApiError(400, text("error.no_page"))
         try:

@@ -82,7 +82,7 @@ def own_mail(site: ConsoleSite, request: PageRequest) -> PageView:
 
 
 def trainings(site: ConsoleSite, request: PageRequest) -> PageView:
-    """Show the events of the journal; a user sees the own ones."""
+    """Show the events of the journal; a user sees only the user's own events."""
     visitor = request.visitor
     asked = asked_of(request.values)
     pages = [ask(site, caller, "journal", limit=_ROWS, **asked) for caller in visitor.callers()]
@@ -96,7 +96,7 @@ def trainings(site: ConsoleSite, request: PageRequest) -> PageView:
 
 
 def teachers(site: ConsoleSite, request: PageRequest) -> PageView:
-    """Show whose labels others or the model contradict."""
+    """Show the users with labels that other users or the model contradict."""
     (caller,) = request.visitor.callers()
     return PageView("teachers", {"found": ask(site, caller, "teachers")})
 
@@ -113,7 +113,7 @@ def undo_plan(site: ConsoleSite, request: PageRequest) -> PageView:
 
 
 def asked_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of the operation: days as times, without what is not given."""
+    """Return the parameters of the operation, with days as times; empty fields are left out."""
     asked = {name: value for name, value in values.items() if value not in (None, "")}
     if "since" in asked:
         asked["since"] = iso(asked["since"])

@@ -1,4 +1,4 @@
-"""The page Live: verdicts as they come, how many, and what became of the messages."""
+"""The page Live: new verdicts, their rate, and what became of the messages."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ FILTERS: Final = (
 
 
 class MailFlow(NamedTuple):
-    """How many messages come now."""
+    """How many messages arrive now."""
 
     per_minute: float
     junk: float | None
-    """share of the scanned ones; None without any"""
+    """share of the scanned messages; None if there are none"""
 
 
 def show(site: ConsoleSite, request: PageRequest) -> PageView:
@@ -56,7 +56,7 @@ def show(site: ConsoleSite, request: PageRequest) -> PageView:
 def shown_outcomes(
     outcomes: Sequence[dict[str, Any]], decision: str, listener: str
 ) -> list[dict[str, Any]]:
-    """Return the outcomes of a listener, those without a verdict only if they are asked for."""
+    """Return the outcomes of a listener, without unscanned ones if another decision is chosen."""
     return [
         one
         for one in outcomes
@@ -69,7 +69,7 @@ def live_rows(
 ) -> list[dict[str, Any]]:
     """Return verdicts with what became of the messages, and messages without a verdict.
 
-    A scanner's verdict is in the history alone, and an unscanned message in the outcomes alone.
+    A scanner's verdict is only in the history, and an unscanned message only in the outcomes.
     """
     became = {one["signature"]: one for one in outcomes if one["signature"]}
     rows = [{**one, "outcome": became.get(one["signature"])} for one in verdicts]
@@ -82,7 +82,7 @@ def live_rows(
 
 
 def mail_flow(outcomes: Sequence[dict[str, Any]], now: float) -> MailFlow:
-    """Return the rate of the last minute, or of a shorter time if more come than are kept."""
+    """Return the rate of the last minute, or of the time that the kept events cover."""
     newest = [one for one in outcomes if now - one["time"] <= _MINUTE_S]
     span = _MINUTE_S
     if len(newest) == len(outcomes) and len(newest) >= _MANY:
@@ -93,6 +93,6 @@ def mail_flow(outcomes: Sequence[dict[str, Any]], now: float) -> MailFlow:
 
 
 def stream(site: ConsoleSite, _: PageRequest) -> PageView:
-    """Tell the page when there is something new; what it is, the page asks with its session."""
+    """Tell the page that something is new; the page then asks for it with its session."""
     site.events.require_room()
     return PageView(stream=site.events.changes())

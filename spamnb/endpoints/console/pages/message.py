@@ -10,7 +10,7 @@ from spamnb.endpoints.console.pages.senders import sender_view
 from spamnb.endpoints.console.site import ConsoleSite
 
 _TRIED: Final = 12
-"""clues for which the page says what the verdict were without each"""
+"""clues for which the page says what the verdict would be without that clue"""
 _SHOWN: Final = 20
 _INFLUENCES: Final = 10
 _HALF: Final = 60
@@ -18,13 +18,13 @@ _HALF: Final = 60
 
 
 class ClueRow(NamedTuple):
-    """One clue, its bar, and the verdict without it, if that was computed."""
+    """One clue, its bar, and the verdict without the clue if it was computed."""
 
     location: str
     token: str
     nats: float
     start: float
-    """where its bar begins, of 0 to 2 * `_HALF`"""
+    """where its bar begins, from 0 to 2 * `_HALF`"""
     length: float
     without: Mapping[str, Any] | None
     prior: bool
@@ -76,7 +76,7 @@ def clue_rows(
 
 
 def deciding(without: Sequence[Mapping[str, Any]], decision: str) -> Mapping[str, Any] | None:
-    """Return the strongest clue without which the decision were another one."""
+    """Return the strongest clue without which the decision would be different."""
     return next((one for one in without if one["decision"] != decision), None)
 
 

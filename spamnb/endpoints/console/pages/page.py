@@ -45,18 +45,18 @@ class PageView(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """A sentence above the page: what an act has done, or why not."""
+    """A sentence above the page: what an act has done, or why it failed."""
 
     kind: str
     """done, waits or error"""
     text: str
     more: str = ""
     undo: int = 0
-    """the event that a button takes back; 0 for no button"""
+    """the event that a button undoes; 0 for no button"""
     exact: str = ""
     """a text to copy"""
     back: tuple[tuple[str, str], ...] = ()
-    """the fields of a form that takes it back, if it is no event"""
+    """the fields of a form that undoes the change, if the change is no event"""
 
 
 Show = Callable[[ConsoleSite, PageRequest], PageView]
@@ -85,17 +85,17 @@ class Page:
     place: Place = "heavy"
     in_menu: bool = False
     in_frame: bool = False
-    """shown in a frame of another page, also its errors"""
+    """whether the page and its errors are shown in a frame of another page"""
     of_fleet: bool = False
-    """it is in the menu of hosts of a fleet only"""
+    """whether the page is only in the menu of hosts of a fleet"""
     noted: str = ""
-    """a parameter: who looks at it is logged"""
+    """a parameter: each view of the page is logged with the user and this value"""
 
 
 def page_values(
     parameters: Iterable[Parameter], given: Iterable[tuple[str, str]]
 ) -> dict[str, Any]:
-    """Return the checked values of a form or a query; an empty field is not given."""
+    """Return the checked values of a form or a query, without empty fields."""
     known = tuple(parameters)
     several = {one.name for one in known if one.type.schema["type"] == "array"}
     lists: dict[str, list[str]] = {}
@@ -124,7 +124,7 @@ def ask_reply(site: ConsoleSite, caller: ApiCaller, name: str, /, **values: Any)
 def owned(
     site: ConsoleSite, visitor: Visitor, signature: str
 ) -> tuple[ApiCaller, dict[str, Any]]:  # fmt: skip
-    """Return a message, and as whom the visitor may see it: for a user, as its recipient."""
+    """Return a message, and the caller that may see it: for a user, its recipient."""
     return _first_of(visitor, lambda caller: ask(site, caller, "verdict", signature=signature))
 
 
@@ -136,7 +136,7 @@ def undone(site: ConsoleSite, visitor: Visitor, event: int) -> dict[str, Any]:
 def _first_of(
     visitor: Visitor, run: Callable[[ApiCaller], dict[str, Any]]
 ) -> tuple[ApiCaller, dict[str, Any]]:
-    """Run an operation as each address of the visitor, until it finds what it is asked for."""
+    """Run an operation as each address of the visitor, until one finds its object."""
     *others, last = visitor.callers()
     for caller in others:
         try:

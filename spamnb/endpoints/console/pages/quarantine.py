@@ -41,7 +41,7 @@ def show_list(site: ConsoleSite, request: PageRequest) -> PageView:
     for page in pages:
         for one in page["messages"]:
             by_id.setdefault(one["id"], []).append(one)
-    # Below the end of any of these lists others may follow.
+    # Each list may be incomplete below its last message.
     end = max((page["next"] or "" for page in pages), default="")
     names = sorted((name for name in by_id if name >= end), reverse=True)
     rows = [_joined(by_id[name]) for name in names[:_ROWS]]
@@ -59,7 +59,7 @@ def show(site: ConsoleSite, request: PageRequest) -> PageView:
 
 
 def view(operation: str, site: ConsoleSite, request: PageRequest) -> PageView:
-    """Answer as an operation of the API that gives a document or a file of one message."""
+    """Return the reply of an operation of the API: a document or a file of one message."""
     caller, _ = next(iter(_parts(site, request.visitor, request.values["id"])))
     return PageView(reply=ask_reply(site, caller, operation, **request.values))
 
@@ -67,7 +67,7 @@ def view(operation: str, site: ConsoleSite, request: PageRequest) -> PageView:
 def _parts(
     site: ConsoleSite, visitor: Visitor, name: str
 ) -> Iterator[tuple[ApiCaller, dict[str, Any]]]:
-    """What each address of the visitor sees of a message. Failure: RefError if none does."""
+    """What each address of the visitor sees of a message. Failure: RefError if none sees it."""
     found = False
     for caller in visitor.callers():
         with suppress(RefError):
@@ -103,7 +103,7 @@ def _release(teach: bool, site: ConsoleSite, request: PageRequest) -> list[Notic
 
 
 def released(answer: dict[str, Any]) -> Iterator[Notice]:
-    """Say what became of a release, and of its training."""
+    """Describe the result of a release and of its training."""
     done = [one["recipient"] for one in answer["results"] if one["reply"] == "delivered"]
     if done:
         yield Notice("done", text("kept.released", names=", ".join(done)))

@@ -30,12 +30,12 @@ CONTENT_SECURITY_POLICY: Final = (
 )
 _NEARLY: Final = 0.9999
 _UNSTORED: Final = re.compile(r"[0-9a-f]{16}")
-"""how a clue is shown of which only the id is known"""
+"""the text of a clue if only its id is known"""
 _UNITS: Final = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 
 
 class Asset(NamedTuple):
-    """A file that browsers keep for ever, because another content has another name."""
+    """A file that browsers may keep forever, because a changed file has another name."""
 
     path: str
     data: bytes
@@ -100,7 +100,7 @@ def _asset(name: str) -> Asset:
 
 
 def when(time: str) -> Markup:
-    """Return a time element: UTC, which the script turns into the zone of the browser."""
+    """Return a time element in UTC; the script changes it to the zone of the browser."""
     at = (
         datetime.fromisoformat(time) if isinstance(time, str) else datetime.fromtimestamp(time, UTC)
     )
@@ -110,12 +110,12 @@ def when(time: str) -> Markup:
 
 
 def picture(drawing: Drawing) -> Markup:
-    """Return the SVG of a chart, which has its words escaped."""
+    """Return the SVG of a chart; its texts are already escaped."""
     return Markup(draw(*drawing))  # noqa: S704
 
 
 def percent(share: float) -> str:
-    """Return a probability in percent, never as 0 or 100 if it is neither."""
+    """Return a probability in percent; only exactly 0 and 1 give 0 and 100."""
     if share > _NEARLY:
         return f"over {_NEARLY:.2%}".replace("%", " %") if share < 1 else "100 %"
     if share < 1 - _NEARLY:

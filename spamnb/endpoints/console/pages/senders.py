@@ -17,7 +17,7 @@ from spamnb.endpoints.console.site import ConsoleSite
 from spamnb.errors import UserError
 
 _MOST_RECIPIENTS: Final = 5
-"""whose lists the page offers to an administrator"""
+"""recipients with lists that the page offers to an administrator"""
 
 
 class SenderChoice(NamedTuple):
@@ -41,14 +41,14 @@ class SenderView(NamedTuple):
 def sender_view(
     site: ConsoleSite, request: PageRequest, caller: ApiCaller, notes: Mapping[str, str]
 ) -> SenderView | None:
-    """Return what the page shows of the sender; None if there is nothing that can be listed."""
+    """Return what the page shows of the sender; None if no name of it can be listed."""
     names = names_of(notes)
     choices = _choices(site, request, notes)
     if not names or not choices:
         return None
     try:
         every = ask(site, caller, "senders")["senders"]
-    except UserError:  # the user is no person, and has no list
+    except UserError:  # the user is not a person and has no list
         return None
     matching = dict.fromkeys(entry for one in _addresses(notes) for entry in entries_of(one))
     entries = [one for name in matching for one in every if one["sender"] == name]
@@ -84,7 +84,7 @@ def _choices(
 
 
 def _list(site: ConsoleSite, request: PageRequest) -> list[Notice]:
-    """Change a list; the answer has the form that takes it back."""
+    """Change a list; the answer has a form that undoes the change."""
     values = request.values
     caller, _ = owned(site, request.visitor, values["signature"])
     kind, _, name = values["of"].partition(":")

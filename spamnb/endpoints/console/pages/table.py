@@ -1,4 +1,4 @@
-"""The table of the pages; routes, menu and rights follow from it, as those of the API from its."""
+"""The table of the pages, from which routes, menu and rights are derived."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms that teach: each answers with a sentence, and with the event that takes it back."""
+"""Forms that teach: each answers with a sentence and with the event that can be undone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _teach_chosen(site: ConsoleSite, request: PageRequest) -> list[Notice]:
 def _taught(
     site: ConsoleSite, request: PageRequest, ref: str, label: str, *, named: bool = False
 ) -> Notice:
-    # A message of another user is answered as if it did not exist, and waits for no review.
+    # For a message of another user the answer is that it does not exist; it is not reviewed.
     caller, found = owned(site, request.visitor, ref)
     answer = ask(site, caller, "teach", ref=ref, label=label)
     subject = found["notes"].get("subject") or text("no_subject")

@@ -1,8 +1,8 @@
 """The preview of a message, as one HTML document. Pure.
 
 Header fields are a table; text is shown as it is; HTML is cleaned (`html_cleaner`); hidden text
-that the reader found stands apart and is marked; attachments are listed and never opened. The
-limits of the reader (`core/mail/limits.py`) bound the work, whatever the message. Nothing raises.
+that the reader found is shown separately and marked; attachments are listed and never opened. The
+limits of the reader (`core/mail/limits.py`) bound the work for any message. No function raises.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""of the reply with the document: without the cleaner, these alone stop scripts and requests"""
+"""of the reply with the document; even without the cleaner they stop scripts and requests"""
 MOST_BYTES: Final = 8 << 20
 """of a message that are shown: reading takes up to ten times as much memory"""
 _FIELDS: Final = (
@@ -40,7 +40,7 @@ _FIELDS: Final = (
 _MOST_FIELDS: Final = 40
 _MOST_VALUE: Final = 1_000
 _BLANKS: Final = "\n\t\xa0\u200c\u200d"
-"""with the joiners that words of some scripts need"""
+"""including the joiners that some writing systems need within words"""
 _STYLE: Final = """
 :root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}
 body{margin:1rem;overflow-wrap:anywhere}
@@ -69,7 +69,7 @@ def preview(raw: bytes) -> str:
 
 
 def failed(title: str, hint: str) -> str:
-    """Return the document that stands in the place of a preview that could not be made."""
+    """Return the document that replaces a preview which could not be made."""
     return _document(f"<h1>{escape(title)}</h1><p>{escape(hint)}</p>")
 
 
@@ -91,7 +91,7 @@ def _fields(message: Message) -> str:
 
 
 def _named(name: str, value: str) -> tuple[str, str]:
-    """The row of a field; those of messages inside are named so."""
+    """The row of a field; a field of an embedded message is marked as such."""
     inner = name.removeprefix("inner-")
     return inner.capitalize() + (" (of a message inside)" if inner != name else ""), value
 
@@ -127,7 +127,7 @@ def _attachments(parts: Sequence[DecodedPart]) -> str:
 
 
 def _table(caption: str, heads: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
-    """A table; the first cell of a row is its head."""
+    """A table; the first cell of each row is its heading."""
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
     head = "".join(f'<th scope="col">{escape(one)}</th>' for one in heads)
     lines = "".join(

@@ -1,8 +1,8 @@
 """Make the HTML of a message safe to show. Pure.
 
-Nothing is kept but tags that structure text, and links. A link keeps its target only if the host
-can be written in ASCII; the target is written anew, so the host that is shown beside the link is
-the one that a browser would connect to.
+Only tags that structure text, and links, are kept. A link keeps its target only if the host can be
+written in ASCII. The target is written anew, so the host that is shown beside the link is the one
+that a browser would connect to.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _LINK: Final = re.compile(r'<a href="([^"]*)"')
 
 
 def clean_html(page: str) -> str:
-    """Return a fragment without anything that acts; beside each link stands its host."""
+    """Return a fragment without active content; the host of each link is shown beside it."""
     return _LINK.sub(_with_host, _CLEANER.clean(page))
 
 
 def safe_target(url: str) -> str | None:
-    """Return a link's target with the host in ASCII and without a login; None if it has none."""
+    """Return the target of a link, with the host in ASCII and without a login; None if invalid."""
     url = _IGNORED.sub("", url)
     web = _WEB.match(url)
     if web is None:
@@ -65,7 +65,7 @@ def _ascii_host(name: str) -> str:
 
 
 def _attribute(_: str, name: str, value: str) -> str | None:
-    """The value of an attribute; `rel` is the cleaner's own."""
+    """The value of an attribute; the cleaner itself sets `rel`."""
     if name == "href":
         return safe_target(value)
     return value if name == "rel" else None

@@ -4,10 +4,10 @@
                attempts u16 | webhook-id, 24 characters | body
     meta       "state": what the events were made from, JSON; "dropped": numbers by webhook, JSON
 
-`put` stores events together with the state that they were made from, in one synced transaction:
-a killed process neither loses an event nor makes it twice, and its ID stays the same. Of each
-webhook and event type at most `MOST` wait, so that a flood of one type does not displace another.
-Damaged files are started anew. Failure: StoreError.
+`put` stores events together with the state that they were made from, in one synced transaction: a
+killed process neither loses an event nor makes it twice, and the ID of the event stays the same. At
+most `MOST` events of each webhook and type wait, so a flood of one type does not displace others.
+Damaged files are replaced by empty ones. Failure: StoreError.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from spamnb.store.rows.id_codec import Buffer
 MOST: Final = 1_000
 """events of one type for one webhook"""
 FIRST_US: Final = 5_000_000
-"""the pause after the first attempt; each one doubles it"""
+"""the pause after the first attempt; each attempt doubles it"""
 KEPT_US: Final = 86_400_000_000
-"""after the event no attempt is made any more; each event has at least one"""
+"""after this time an event is not tried again; each event gets at least one attempt"""
 FOLDER: Final = "outbox"
 _KEY: Final = Struct(">8sBQ")
 _HEAD: Final = Struct(">QQH24s")
@@ -52,7 +52,7 @@ class WebhookEvent(NamedTuple):
     data: Mapping[str, Any]
 
     def body(self) -> bytes:
-        """Return it as a receiver gets it."""
+        """Return the body that a receiver gets."""
         value = {"type": self.type, "timestamp": iso(self.time_us), "data": dict(self.data)}
         return json.dumps(value).encode()
 
@@ -74,7 +74,7 @@ class WaitingEvent(NamedTuple):
         return head + self.body
 
     def after_failure(self, now_us: int) -> WaitingEvent | None:
-        """Return it with the time of its next attempt; None if there is no further one."""
+        """Return it with the time of its next attempt; None if there is no further attempt."""
         next_us = now_us + FIRST_US * (1 << min(self.attempts, 20))
         if next_us > self.made_us + KEPT_US:
             return None
@@ -142,9 +142,10 @@ class WebhookOutbox:
         return DueEvent(oldest, min(later, default=0))
 
     def taken(self, hook: str, event: WaitingEvent, now_us: int) -> None:
-        """Delete an event that the receiver has taken; one that has failed before was away.
+        """Delete an event that the receiver has accepted.
 
-        Then its other events are due at once.
+        If earlier attempts with this event failed, the receiver was away. Then its other events are
+        due at once.
         """
 
         def run(tables: Tables) -> None:
@@ -156,7 +157,7 @@ class WebhookOutbox:
         self._environment.transact(run)
 
     def failed(self, hook: str, event: WaitingEvent, now_us: int) -> bool:
-        """Put an event off; whether there is a further attempt."""
+        """Postpone an event; whether there is a further attempt."""
         later = event.after_failure(now_us)
 
         def run(tables: Tables) -> None:
@@ -190,7 +191,7 @@ class WebhookOutbox:
 
 
 def _add(table: LmdbTable, hook: str, kind: str, rows: Sequence[bytes]) -> int:
-    """Store events of one type; how many are too many."""
+    """Store events of one type; how many had no room."""
     head = _hash(hook) + bytes((EVENTS.index(kind),))
     keys = list(_keys(table, head)) if rows else []
     number = _KEY.unpack(keys[-1])[2] + 1 if keys else 0

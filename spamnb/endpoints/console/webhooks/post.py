@@ -1,8 +1,8 @@
 """One request to a receiver: POST with a signature (Standard Webhooks). Blocking.
 
-Redirects are not followed and proxies of the environment are not used: a request goes to the
-address of the settings alone. Certificates are verified. Each step has a time limit; of the reply
-only the status is read. Failure: PeerError if there is no reply.
+Redirects are not followed and proxies of the environment are not used: a request goes only to the
+address in the settings. Certificates are verified. Each step has a time limit. Only the status of
+the reply is read. Failure: PeerError if there is no reply.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spamnb.errors import PeerError
 CONNECT_S: Final = 5.0
 """for each address of the host"""
 TOTAL_S: Final = 15.0
-"""for the encryption, the request and the status of the reply"""
+"""for the TLS handshake, the request and the status of the reply"""
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r\n]")
 _STATUS_BYTES: Final = 1_024
 
@@ -78,7 +78,7 @@ def _head(target: WebhookTarget, fields: Mapping[str, str], size: int) -> bytes:
 
 
 def _status(wire: socket.socket, until: float) -> int:
-    """Read the status of the reply, however slowly it comes, for a bounded time."""
+    """Read the status of the reply; the total time is limited even if it arrives slowly."""
     read = b""
     while b"\n" not in read and len(read) < _STATUS_BYTES:
         left = until - time.monotonic()

@@ -56,11 +56,11 @@ class WebhookSender:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look for events now, unless a pause after a failure is not over."""
+        """Look for events now, but not during a pause after a failure."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Send no more; an attempt that goes on is repeated after the next start."""
+        """Send no more events; the attempt in progress is repeated after the next start."""
         self._stop.set()
         self._wake.set()
 
@@ -83,7 +83,7 @@ class WebhookSender:
                 self._wake.wait(wait_s)
 
     def send_due(self) -> float | None:
-        """Send events until one fails; return when the next is due, None for when one comes."""
+        """Send events until one fails; return the seconds until the next, None if none waits."""
         while not self._stop.is_set():
             now = self._clock()
             event, next_us = self._outbox.due(self.settings.name, now)
@@ -110,7 +110,7 @@ class WebhookSender:
         return "" if status // 100 == _TAKEN else f"the receiver replies {status}"
 
     def _report(self, error: str) -> None:
-        """Log the first failure, another one, and the end of failures."""
+        """Log the first failure, a failure with another reason, and the end of failures."""
         if error != self.error:
             facts = {"level": "warning", "error": error} if error else {}
             self._log({"event": "webhook", "webhook": self.settings.name, **facts})

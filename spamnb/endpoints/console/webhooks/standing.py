@@ -1,4 +1,4 @@
-"""How the webhooks of a home stand: a file that the console writes and the status reads."""
+"""The state of the webhooks of a home: a file that the console writes and the status reads."""
 
 from __future__ import annotations
 

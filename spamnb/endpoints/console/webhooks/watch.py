@@ -1,10 +1,10 @@
-"""What has happened since the last look, from what the home holds.
+"""Find the events since the last look in the files of the home.
 
-Each watch compares the present with its part of the state that the last look left on disk, so an
-event is found also if it happened while this process did not run. The first look only notes the
-present, except for warnings. Failure of one watch is no failure of the others: it looks again the
-next time. The status, which reads all files of a large quarantine, is asked for less often the
-longer it takes.
+Each watch compares the present with its part of the state that the last look stored on disk. So it
+also finds an event that happened while this process did not run. The first look only records the
+present, except for warnings. If one watch fails, the others go on, and it looks again the next
+time. The status reads all files of a large quarantine: the longer it takes, the less often it is
+asked for.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_CHARS: Final = 1_000
 _NUMBERS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 _STATUS_SHARE: Final = 50
-"""The status is asked for at most in one of so many seconds, but each minute."""
+"""The pause between two reads of the status is so many times as long as a read."""
 _LONGEST_S: Final = 60.0
 
 Facts = Mapping[str, Any]
@@ -146,7 +146,7 @@ def _quarantine(status: Facts, before: bool | None, now_us: int) -> Found:  # no
 
 
 def _model(site: ConsoleSite, before: list[Any] | None, now_us: int) -> Found:
-    """Return an event for each import, and if another model is in the place of the old one."""
+    """Return an event for each import, and an event if the model was replaced."""
     with site.reading() as model, model.store.read() as view:
         last = view.totals().last_seq
         if before is None:
@@ -170,7 +170,7 @@ def _imports(events: list[Event]) -> Iterator[WebhookEvent]:
 
 
 def _mark(event: Event | None) -> str:
-    """What tells an event from another one with its number; empty if there is none."""
+    """What distinguishes an event from another one with the same number; empty if there is none."""
     if event is None:
         return ""
     named = repr((event.kind, event.time_us, event.user, event.digest)).encode("utf-8", "replace")

@@ -74,7 +74,7 @@ class Webhooks:
         self._stand()
 
     def _stand(self) -> None:
-        """Tell the status how the webhooks stand, if that has changed."""
+        """Write the state of the webhooks for the status if it has changed."""
         found = [self._standing(one) for one in self._senders]
         if found != self._standings:
             write_standings(self._home, found)

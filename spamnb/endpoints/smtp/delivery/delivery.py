@@ -1,18 +1,18 @@
 """The delivery agent: delivers or learns each message, and only then replies 250.
 
-Delivery: every Maildir has the message, with file and folder synced. In SMTP one reply stands for
-all recipients, so all of them get it or none; in LMTP each has its own. With persons each recipient
-gets a copy with the own verdict, in the folder of that verdict. Reports: parsed and
-submitted as feedback, durable or queued for review before the reply. If the learner is not
-reachable, 451.
+Delivery: before the 250 every Maildir has the message, with file and folder synced. In SMTP one
+reply stands for all recipients, so all or none of them get the message; in LMTP each recipient has
+a separate reply. With persons each recipient gets a copy with the recipient's own verdict, in the
+folder of that verdict. Reports: parsed and submitted as feedback, which is on disk or queued for
+review before the reply. If the learner is not reachable, the reply is 451.
 
-Trust: logged-in users, and clients in `trusted` networks (or LOCAL ones, if that is set) that a
-peer names by XFORWARD; the user is the login's address, or the envelope's sender. A loopback
-address alone, From or MAIL FROM prove nothing: such reports come from a stranger, and count only
-with the signature of a message that was delivered to that address.
+Trusted reports come from logged-in users, and from clients in `trusted` networks (or LOCAL clients,
+if that is set) that a peer names by XFORWARD. The user is the address of the login, or the sender
+of the envelope. A loopback address alone, From or MAIL FROM prove nothing: such a report comes from
+a stranger, and counts only with the signature of a message that was delivered to that address.
 
-Blocking work runs in threads. Failure: a reply of the table; an internal fault is counted, logged
-with an incident id, and gives 451.
+Blocking work runs in threads. Failure: a reply of the table; an internal fault is counted and
+logged with an incident id, and the reply is 451.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _PASSWORD_THREADS: Final = 2
 """concurrent password checks: 32 MB and a fifth of a second each"""
 
 _JUDGE_S: Final = 30.0
-"""for the verdicts of single recipients; then all get the message as it came"""
+"""limit for the verdicts of single recipients; then all get the message unchanged"""
 
 Done = list[tuple[ReportedMessage, Answer]]
 
@@ -150,7 +150,7 @@ class DeliveryAgent:
         self._held_bytes[is_stranger] += more
 
     def has_room(self, *, is_stranger: bool) -> bool:
-        """Whether the memory for messages is not used up."""
+        """Whether there is memory for another message."""
         most = self.config.memory_limit_bytes
         if is_stranger and self._held_bytes[True] > most // 2:
             return False
@@ -163,7 +163,7 @@ class DeliveryAgent:
     async def log_in(self, name: str, password: bytes, peer: str) -> LoggedIn | str:
         """Check a password.
 
-        It counts as wrong until it is checked, so parallel guesses gain nothing.
+        Until it is checked, it counts as wrong, so parallel guesses gain nothing.
         """
         if self._passwords is None:
             return replies.NO_SUCH
@@ -348,7 +348,7 @@ class DeliveryAgent:
     def _is_trusted(self, mail: IncomingMessage) -> bool:
         client: Client = mail.client
         if not mail.xforwarded:
-            # A relay that names no client proves nothing about it.
+            # A relay that names no client proves nothing about the client.
             known = self._trusted.contains(mail.peer) and not self._peers.contains(mail.peer)
             return known and not _is_loopback(mail.peer)
         if self.config.trust_local and client.source.upper() == "LOCAL":

@@ -1,15 +1,15 @@
 """Write messages into Maildirs: after `settle` a message is in `new`, complete and on disk.
 
-A message is written to `tmp`, synced, renamed into `new`, and the folder synced. So when `settle`
-returns, it survives a power cut; a process killed before leaves nothing that a mail reader shows. A
-message with several recipients is written for all first and settled together: if one Maildir fails,
-none of the others has it.
+A message is written to `tmp`, synced and renamed into `new`; then the folder is synced. So when
+`settle` returns, the message survives a power cut. A process that is killed earlier leaves nothing
+that a mail reader shows. A message with several recipients is first written for all of them and
+then settled together: if one Maildir fails, no Maildir has the message.
 
 The owner of a Maildir may be hostile, so all access goes through descriptors of folders that were
 opened without following that user's links (`paths`). Folders are created when first needed (0700;
 files 0600).
 
-Must not know protocols. Failure: the OSError; then nothing of the message is left.
+Must not know protocols. Failure: OSError; then no part of the message is left.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _is_there(folder: int, part: str) -> bool:
 
 
 def sweep(folder: Path) -> int:
-    """Delete this program's abandoned deliveries from `tmp`; returns how many."""
+    """Delete this program's abandoned deliveries from `tmp`; return their number."""
     oldest = time.time() - STALE_S
     with paths.opened(folder / "tmp") as tmp, os.scandir(tmp) as entries:
         names = [entry.name for entry in entries if _NAME.fullmatch(entry.name)]

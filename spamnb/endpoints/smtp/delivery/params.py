@@ -50,7 +50,7 @@ class DeliveryParams:
     """networks of clients with trusted reports, named by XFORWARD or connected directly;
     loopback never counts, since behind an MTA all mail comes from there"""
     trust_local: bool = False
-    """trust clients that XFORWARD calls LOCAL and gives an address of, loopback too: with
+    """trust clients that XFORWARD calls LOCAL and gives an address for, even loopback: with
     Postfix, those in local_header_rewrite_clients. That must be permit_sasl_authenticated alone
     (the default is every program of the machine), and senders must be limited to their logins
     (reject_authenticated_sender_login_mismatch)"""
@@ -72,7 +72,7 @@ class DeliveryParams:
     message_timeout_s: float = 1_800.0
     """for a whole message"""
     teach_timeout_s: float = 60.0
-    """until the learner has answered; then 451"""
+    """limit for the answer of the learner; after it the reply is 451"""
 
     @property
     def reports(self) -> dict[str, str]:

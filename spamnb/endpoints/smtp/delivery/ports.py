@@ -37,7 +37,7 @@ class AgentDeps:
     log: Log = silent
     """one call a message, and one a fault or rejected login"""
     copies: Copies | None = None
-    """None: each recipient gets the message as it came"""
+    """None: each recipient gets the message unchanged"""
 
 
 class Listener(NamedTuple):

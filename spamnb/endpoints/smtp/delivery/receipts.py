@@ -86,9 +86,9 @@ def reply(
 
     A relay turns a rejection into a bounce, and an unauthenticated sender may be forged, so the
     bounce would go to an uninvolved user. Therefore only an authenticated user, or the recipient of
-    the reported message, gets a rejection: temporary if a limit is reached, since the relay then
-    sends the report again (what it has already taught does not count twice); or permanent. Others
-    get the result in a 250.
+    the reported message, gets a rejection. It is temporary if a limit is reached: the relay then
+    sends the report again, and messages that were already taught do not count twice. Otherwise it
+    is permanent. All other senders get the result in a 250.
     """
     answers = [answer for _, answer in done]
     dropped = [answer for answer in answers if answer.state == "refused"]

@@ -1,7 +1,7 @@
 """Resolve a recipient address to a Maildir, a feedback address, or a rejecting reply.
 
-Nothing is relayed: an address is delivered here or rejected. Folder names consist of safe
-characters only, so no address leaves the root. Must not know protocols or trust. Failure:
+Nothing is relayed: mail for an address is delivered here or rejected. Folder names have only safe
+characters, so no address leads out of the root. Must not know protocols or trust. Failure:
 SettingsError if the table of users cannot be read; at a run-time change that is an internal fault.
 """
 
@@ -81,7 +81,7 @@ class Recipients:
         return folder if folder.is_dir() or self._may_grow(self._root) else None
 
     def _may_grow(self, root: Path) -> bool:
-        """Whether one more mailbox may be created; counted again after a change of the folder.
+        """Whether one more mailbox may be created; counts again if the folder has changed.
 
         10,000 names take 7 ms of the event loop, and guessed recipients come by the hundred.
         """

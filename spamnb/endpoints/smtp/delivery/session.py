@@ -124,10 +124,10 @@ class DeliverySession(SMTP):
         if transport is not None and not transport.is_closing():
             transport.write(reply.encode() + b"\r\n")
             transport.close()
-            # It closes after all is sent; a client that reads nothing would keep it open forever.
+            # It closes after all bytes are sent; a client that does not read would keep it open.
             self.loop.call_later(_GOODBYE_S, transport.abort)
             if self._tls_protocol and self.session and self.session.ssl is None:
-                # asyncio does not report the end of a connection that is closed in its handshake.
+                # asyncio does not report the end of a connection that is closed in a TLS handshake.
                 self.connection_lost(None)
 
     async def _handle_client(self) -> None:
@@ -395,15 +395,15 @@ class DeliverySession(SMTP):
             return [replies.FAULT] * len(boxes)
 
     async def _body(self) -> bytes | str:
-        """Read up to the final dot; the message with LF line ends, or the reply that rejects it.
+        """Read up to the final dot; return the message with LF line ends, or the rejecting reply.
 
-        Only CR LF . CR LF ends it, so a bare CR or LF before a dot stays data. The CR LF put in
-        front makes an end in the first line look like every other.
+        Only CR LF . CR LF ends the message, so a bare CR or LF before a dot stays data. A CR LF is
+        put in front, so that a final dot in the first line is found, too.
         """
         config, loop = self.agent.config, asyncio.get_running_loop()
         until = loop.time() + config.message_timeout_s
         reader: Any = self._reader
-        reader._buffer[:0] = b"\r\n"  # noqa: SLF001 - a reader has no way to put back
+        reader._buffer[:0] = b"\r\n"  # noqa: SLF001 - a reader has no method for this
         pieces: list[bytes] = []
         size, ended, refusal = 0, False, ""
         while not ended:

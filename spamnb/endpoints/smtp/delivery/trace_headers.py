@@ -20,9 +20,9 @@ _FLAG = re.compile(rb"^X-Spam-Flag[ \t]*:[ \t]*(\w{1,8})", re.IGNORECASE | re.MU
 
 
 def is_junk(raw: bytes) -> bool:
-    """Whether the relay marked it as junk.
+    """Whether the relay marked the message as junk.
 
-    The first X-Spam-Flag line is the relay's, since the relay removes others.
+    The first X-Spam-Flag line comes from the relay, since the relay removes all others.
     """
     raw = without_mbox(raw[:HEADER_BYTES])
     end = raw.find(b"\n\n") if raw[:1] != b"\n" else 0

@@ -1,9 +1,9 @@
 """The table of SMTP commands and the phases they are allowed in; parsers for their arguments.
 
 Only lines that every server reads alike are forwarded: letters, then a blank or the end of the
-line, without CR, LF or NUL inside. The next hop could read any other line as two commands
-(smuggling on the command level). Pure. Parsing never fails: what cannot be parsed gives an empty
-text, and the forwarded line is unchanged.
+line, without CR, LF or NUL inside. The next hop could read any other line as two commands (command
+smuggling). Pure. Parsing never fails: if a part cannot be parsed, its text is empty, and the
+forwarded line is unchanged.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _USUAL = re.compile(rb"(?i)(?:MAIL FROM|RCPT TO):<(|[!#-;=?A-\[\]-~][!#-;=?-\[\]
 """a printable address without quotes and source route: a third of the time"""
 _ROUTE = re.compile(r"(?:@[^,:]*,?)*:")
 _PLAIN = rb"[A-Za-z0-9.#$&'*+/=?^_`{|}~\x80-\xff-]"
-# Without % ! and a second @, which some servers take for a route to a third domain, and without
+# Not allowed: %, ! and a second @, which some servers take for a route to a third domain, and
 # backslash quoting, which servers read differently.
 _SAFE_RCPT = re.compile(
     rb"(?i)RCPT[ \t]+TO:[ \t]*<(" + _PLAIN + rb'+|"(?:' + _PLAIN + rb'|[ ])*")'
@@ -120,7 +120,7 @@ def is_for(line: bytes, domains: frozenset[str]) -> bool:
     found = _SAFE_RCPT.fullmatch(line)
     if found is None:
         return _POSTMASTER.fullmatch(line) is not None
-    # No IDNA here: it also merges names that other servers keep apart, such as with a soft hyphen.
+    # No IDNA here: it merges names that other servers distinguish, such as with a soft hyphen.
     return found[2].decode("utf-8", "replace").rstrip(".").lower() in domains
 
 

@@ -1,7 +1,7 @@
 """Check the parameters and address of MAIL and RCPT: the rejecting reply, or an empty text.
 
 Pure. Announced parameters are checked; DSN's (RFC 3461) are accepted and ignored; all others are
-rejected, so that no client believes an unknown one to be honoured.
+rejected, so that no client believes that an unknown parameter has an effect.
 """
 
 from __future__ import annotations

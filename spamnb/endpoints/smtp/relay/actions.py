@@ -69,10 +69,11 @@ class SendUpstream:
 
 @dataclass(frozen=True, slots=True)
 class AskUpstream:
-    """Send a command, or the end of a message, if the next hop has sent nothing that is unread.
+    """Send a command or the end of a message, unless unread bytes of the next hop have arrived.
 
-    What it sent before cannot answer this. The event loop may deliver the client's bytes first, so
-    only the socket knows. If something is unread, nothing is sent, and `unexpected_data` follows.
+    Bytes that the next hop sent earlier cannot be the answer. The event loop may deliver the bytes
+    of the client first, so the socket must be checked. If it has unread bytes, nothing is sent, and
+    `unexpected_data` follows.
     """
 
     data: bytes
@@ -113,7 +114,7 @@ Action = (
 
 
 class Output:
-    """What the parts of one session put out; the time is that of the current event."""
+    """Where the parts of one session collect actions; `now` is the time of the current event."""
 
     __slots__ = ("actions", "add", "deadline", "held_bytes", "now", "paused")
 

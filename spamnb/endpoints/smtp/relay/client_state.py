@@ -33,7 +33,7 @@ class Transaction:
 
     @property
     def is_open(self) -> bool:
-        """Whether a new connection to the next hop would lack something of the envelope."""
+        """Whether a new connection to the next hop would lack a part of the envelope."""
         return bool(self.mail or self.xforwards)
 
 
@@ -91,7 +91,7 @@ class SessionQuota:
         self.last_message_at, self.paused_at, self.commands = now, 0.0, 0
 
     def is_idle(self, now: float, times: Timeouts) -> bool:
-        """Whether a client on its turn may be disconnected while resources are short."""
+        """Whether a client that must send may be disconnected while resources are short."""
         if not self.mailed:
             return now - self.greeted_at > times.first_mail_busy_s
         return not self.is_free and now - self.last_message_at > times.first_mail_s
@@ -169,7 +169,7 @@ class ClientState:
         self.trusted = self.quota.is_free = self.params.peers.contains(self.address)
 
     def accept(self, what: UpstreamCommand, line: bytes) -> int:
-        """Record a command that the next hop has accepted; returns the bytes that it adds."""
+        """Record a command that the next hop has accepted; return the bytes that it adds."""
         if what == "hello":
             self.hello = line
             helo = commands.argument_of(line[:-2])

@@ -1,4 +1,4 @@
-"""How many connections the clients of a listener may have, to it and through it to the next hop.
+"""Limits on the connections of clients to a listener, and of the listener to the next hop.
 
 Trusted clients are bounded by the limit of all connections only. Must not know sockets or sessions.
 """
@@ -36,7 +36,7 @@ class ConnectionLimits:
     def refusal_for(self, address: str, *, trusted: bool) -> bytes:
         """The reply that refuses a client for lack of room; empty if the client is counted.
 
-        A network of untrusted clients gets at most as many connections as it leaves free, as in
+        A network of untrusted clients may use at most as many connections as are still free, as in
         `claim_upstream`.
         """
         limits = self.params.limits
@@ -65,9 +65,9 @@ class ConnectionLimits:
     ) -> tuple[tuple[str, ...], bytes]:
         """Count a connection to the next hop: the keys to release, and the reply if it is refused.
 
-        Trusted clients are not counted. A network gets at most as many connections as it leaves
-        free: one network alone gets half, two get a third each, and a new network's first client
-        always gets one.
+        Trusted clients are not counted. A network may use at most as many connections as are still
+        free: a single network gets half, two networks get a third each, and the first client of a
+        new network always gets one.
         """
         if client.trusted:
             return (), b""
@@ -86,7 +86,7 @@ class ConnectionLimits:
             self.counts.add(key, -1)
 
     def is_short(self, *, trusted: bool) -> bool:
-        """Whether most of the connections that such clients share are used."""
+        """Whether most of the connections for trusted or untrusted clients are used."""
         limits = self.params.limits
         untrusted = limits.untrusted_part(limits.connections)
         busy = self.open > limits.busy_share * limits.connections

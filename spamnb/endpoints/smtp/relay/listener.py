@@ -113,7 +113,7 @@ class RelayListener:
             self._watch()
 
     def _is_short(self, *, trusted: bool) -> bool:
-        """Whether most of the resources that such clients share are used."""
+        """Whether most of the resources for trusted or untrusted clients are used."""
         state = self.state
         busy_share = state.params.limits.busy_share
         if state.budget.shares[trusted].is_beyond(busy_share):

@@ -82,7 +82,7 @@ class MessageTransfer:
         self.request: ScanRequest | None = None
         """what is scanned; None before the scan and after its result"""
         self._final_reply = b""
-        """what the client gets at the end instead of the next hop's reply"""
+        """the reply that the client gets at the end instead of the next hop's reply"""
         self.ended_at = 0.0
         """when the client's final dot came, or zero"""
         self.sent_at = 0.0
@@ -173,7 +173,7 @@ class MessageTransfer:
         self.state = state
         self._clean_header()
         whole, is_dotted = state == "scan", self._framer.dotted
-        # What is scanned is what is sent, with one copy.
+        # The scanner and the next hop get the same bytes, from one copy.
         wire = self._stored = bytes(self._stored)
         if not whole:
             wire = wire[: self._params.scan_limit_bytes]
@@ -194,7 +194,7 @@ class MessageTransfer:
         self._output.add(StartScan(self.request))
 
     def _clean_header(self) -> None:
-        """Remove forged copies of the added fields; without its end, all of it is header."""
+        """Remove forged copies of the added fields; without an end of the header, all is header."""
         end = self._find_header()
         header = bytes(self._stored[: end if end >= 0 else None])
         clean = verdict_headers.remove_forged(header, shared=not self._params.other)
@@ -216,7 +216,7 @@ class MessageTransfer:
         return True
 
     def scan_done(self, request: ScanRequest, result: ScanResult) -> None:
-        """Apply the scan result; one that comes too late only undoes what it stored."""
+        """Apply the scan result; if it is late, only the message that it stored is deleted."""
         is_awaited = request is self.request
         if result.withdraw is not None and not (is_awaited and request.whole):
             self._output.add(Withdraw(result.withdraw))
@@ -295,7 +295,7 @@ class MessageTransfer:
     # -- from the next hop ------------------------------------------------------------------------
 
     def _end_upstream(self, data: bytes) -> None:
-        """Send the last bytes with the final dot, unless the next hop has said something before."""
+        """Send the last bytes with the final dot, unless bytes of the next hop are unread."""
         output = self._output
         self.state, self.sent_at = "reply", output.now
         if self._hop.received:
@@ -307,7 +307,7 @@ class MessageTransfer:
         output.add(AskUpstream(data))
 
     def not_sent(self) -> None:
-        """The final dot was not sent, since what the next hop sent before cannot answer it."""
+        """The final dot was not sent, because the next hop had sent unexpected bytes before."""
         self.sent_at = 0.0
         self._discard(replies.UPSTREAM_GONE, "defer")
         self._finish_with(self._final_reply)
@@ -355,7 +355,7 @@ class MessageTransfer:
             self._discard(reply, "defer" if reply.startswith(b"4") else "upstream-refused")
 
     def _finish_late(self, reply: bytes) -> None:
-        """Send one reply in place of all missing ones: the message's fate is unknown."""
+        """Send this reply for all missing ones: it is unknown what became of the message."""
         self._hop.drop()
         self.facts["upstream_reply"] = "none"
         self._answer(reply, self._missing_replies if self._is_per_recipient else self._copies)
@@ -367,7 +367,7 @@ class MessageTransfer:
         """Handle the passed deadline."""
         output = self._output
         if self.state in _SCANNING:
-            # The scanner aborts a scan that takes too long; this one has not begun in time.
+            # The scanner itself ends a scan that takes too long; this scan has not begun in time.
             output.add(StopScan("busy"))
         elif self.state == "reply":
             self._hop.log_failure("late")

@@ -106,7 +106,7 @@ class RelayPolicy:
     bare_newlines: Literal["normalise", "refuse"] = "normalise"
     """`refuse` applies before the queue only; after it a rejection would cause a bounce"""
     other: str = ""
-    """the filter in front, the marks of which stay; empty if there is none"""
+    """the filter in front of spamnb, whose marks are kept; empty if there is none"""
 
 
 @dataclass(frozen=True, slots=True)

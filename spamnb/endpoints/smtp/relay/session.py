@@ -9,10 +9,10 @@
     closed      ignored
 
 It knows neither sockets nor clocks (as h11 and aioquic): each event is a method with the time as
-its last argument. After it, the caller performs the actions in `output`, in their order, and calls
-`timeout` at the deadline there. One command at a time is sent upstream, so replies keep their
-order; pipelined input is buffered. Lines are forwarded unchanged; a parsed copy serves logs and
-rules.
+its last argument. After each event, the caller performs the actions in `output`, in their order,
+and calls `timeout` at the deadline in `output`. One command at a time is sent upstream, so replies
+keep their order; pipelined input is buffered. Lines are forwarded unchanged; a parsed copy serves
+logs and rules.
 
 Invariants: a reply answers only the command that it belongs to; after an unexpected reply the next
 hop is not used any more; a fault of the next hop is a 4xx; every command is answered unless the
@@ -84,7 +84,7 @@ class RelaySession:
             self._turn_away(replies.CLIENT_DENIED)
 
     def admitted(self, reply: bytes, now: float) -> None:
-        """The client is counted; or there is no room for it, and `reply` says so."""
+        """The client is counted; if there is no room for it, `reply` says so."""
         self.output.now = now
         if reply:
             self._turn_away(reply)
@@ -107,7 +107,7 @@ class RelaySession:
                 and not (self.output.paused & STUCK or self._input.is_skipping)
                 and (found := commands.WHOLE_COMMAND.fullmatch(data))
             ):
-                # The usual case: one command, nothing buffered. Half the time of the code below.
+                # The usual case: one command, nothing buffered; half the time of the code below.
                 self._do(commands.VERBS.get(found[1].upper(), commands.UNKNOWN), data)
                 return
         if self.stage != "closed":
@@ -137,7 +137,7 @@ class RelaySession:
         self.output.pause(reason)
 
     def resume(self, reason: int, now: float) -> None:
-        """The reason has ended, or others have run since the action `ResumeLater`."""
+        """The reason has ended, or other sessions have run since the action `ResumeLater`."""
         self.output.now = now
         self.output.resume(reason)
         self._advance()
@@ -293,7 +293,7 @@ class RelaySession:
             self._advance()
 
     def unexpected_data(self, now: float) -> None:
-        """The last `AskUpstream` was not sent: the next hop had sent something before."""
+        """The last `AskUpstream` was not sent, because the next hop had sent bytes before."""
         self.output.now = now
         if self.transfer is not None:
             self.transfer.not_sent()
@@ -440,7 +440,7 @@ class RelaySession:
         self._end(reply)
 
     def fault(self, incident: str, now: float) -> None:
-        """An event or an action raised: pass the message that is being scanned, or end."""
+        """After an exception in an event or an action: pass the message being scanned, or end."""
         self.output.now = now
         if self.transfer is not None and self.transfer.scan_fault(incident):
             self._advance()
@@ -467,7 +467,7 @@ class RelaySession:
         output.deadline = client.quota.due(output.now, client.params.times)
 
     def is_idle(self, now: float) -> bool:
-        """Whether the client may be disconnected, on its turn, while resources are short."""
+        """Whether a client that must send may be disconnected while resources are short."""
         is_clients_turn = self.stage in {"proxy", "command"}
         return is_clients_turn and self.client.quota.is_idle(now, self.client.params.times)
 

@@ -2,8 +2,8 @@
 
     gone -> called -> greeting -> hello -> up
 
-It keeps the command while it connects again, so after a message that was not forwarded the session
-goes on unchanged. No sockets: bytes come in, actions go out.
+It keeps the command while it connects again, so the session continues after a message that was not
+forwarded. No sockets: bytes come in, actions go out.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class NextHop:
         """bytes that are no complete reply, or follow one"""
 
     def ask(self, what: UpstreamCommand, line: bytes, hello: bytes, address: Address) -> None:
-        """Send a command; if not connected, connect to `address` and send the EHLO `hello` before.
+        """Send a command; if not connected, first connect to `address` and send the EHLO `hello`.
 
-        Without `hello`, the command is that EHLO, or the next hop has refused it and is connected.
+        `hello` is empty if the command is this EHLO, or if the connected next hop has refused EHLO.
         """
         self.asked, self.line, self._hello = what, line, hello
         if self.state == "up":
@@ -70,7 +70,7 @@ class NextHop:
         return ehlo.upstream_command(self._hello or self.line, self.address.protocol)
 
     def next_reply(self, data: bytes = b"") -> bytes:
-        """Take bytes from the next hop; returns the next reply that the session handles, if any.
+        """Take bytes from the next hop; return the next reply that the session handles, if any.
 
         Raises UpstreamError. The greeting and the EHLO of a new connection are handled here.
         """
@@ -95,7 +95,7 @@ class NextHop:
         return b""
 
     def _checked(self, reply: bytes) -> bytes:
-        """The reply, if it can be one to the command."""
+        """The reply, if it is a possible reply to the command."""
         if self.asked is not None:
             # More than one reply to one command: it is unknown which of them answers it.
             if self.received:

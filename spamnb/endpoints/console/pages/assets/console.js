@@ -1,8 +1,8 @@
 // Conveniences of the pages; every page also works without them.
-// Two verbs: put the answer of a form in place of a part of the page, and read a part again when the server says so.
+// Two functions: replace a part of the page by the answer to a form, and read a part again when the server says so.
 
 const policy = window.trustedTypes
-  ? trustedTypes.createPolicy("spamnb", { createHTML: (html) => html }) // only HTML of this server comes here
+  ? trustedTypes.createPolicy("spamnb", { createHTML: (html) => html }) // only for HTML of this server
   : { createHTML: (html) => html };
 
 const find = (selector, within = document) => within.querySelector(selector);
@@ -147,14 +147,14 @@ const keys = {
 };
 
 document.addEventListener("keydown", (event) => {
-  // A closed dialog keeps the focus until the next frame, so its keys are those of the page.
+  // A closed dialog keeps the focus until the next frame; keys that are typed then belong to the page.
   const typing = event.target.closest("input:not([type=checkbox]), select, textarea, dialog[open]");
   if (typing || event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
   event.preventDefault();
   keys[event.key]();
 });
 
-// --- a list of which messages are chosen --------------------------------------------------------
+// --- lists with a choice of messages ------------------------------------------------------------
 
 document.addEventListener("change", (event) => {
   if (!event.target.matches("[data-choose-all]")) return;

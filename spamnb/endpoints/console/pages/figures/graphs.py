@@ -32,7 +32,7 @@ GROUPS: Final = (
 )
 """the charts in the order of the questions that they answer"""
 _UNTIMED: Final = ("log_odds", "spread", "calibration")
-"""charts whose places are no times"""
+"""charts whose places are not times"""
 _GAP: Final = "–"
 
 
@@ -100,7 +100,7 @@ def shown_chart(
     mark: float | None = None,
     events: tuple[int, ...] = (),
 ) -> ShownChart:
-    """Return a chart of the API with its drawings; its places are times if they have a form."""
+    """Return a chart of the API with its drawings; with a time format its places are times."""
     series = (
         ChartSeries(
             one["name"],
@@ -132,7 +132,7 @@ def shown_chart(
 
 
 def _utc(place: str) -> str:
-    """A time as the pictures have it; the script would turn a time element into another zone."""
+    """A time as in the pictures: in UTC, since the script changes the zone of time elements."""
     return f"{datetime.fromisoformat(place):%Y-%m-%d %H:%M}"
 
 

@@ -14,7 +14,7 @@ from spamnb.service.engine.clock import iso
 
 
 def show(site: ConsoleSite, request: PageRequest) -> PageView:
-    """Show the newest preview, and where one can go."""
+    """Show the newest preview, and the states that can be restored."""
     (caller,) = request.visitor.callers()
     found = ask(site, caller, "time_machine")
     preview = found["preview"]
@@ -42,7 +42,7 @@ def _begin(site: ConsoleSite, request: PageRequest) -> list[Notice]:
 
 
 def _again(site: ConsoleSite, request: PageRequest) -> list[Notice]:
-    """Begin a preview that failed or has ended once more."""
+    """Begin again a preview that failed or has ended."""
     (caller,) = request.visitor.callers()
     wanted = ask(site, caller, "job", **request.values)["wanted"]
     if wanted["kind"] == "rewind":

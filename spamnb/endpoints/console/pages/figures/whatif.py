@@ -1,8 +1,8 @@
 """The page What-if: what another threshold of junk would have decided, and how to put it in force.
 
-Looking changes nothing: a page of its own shows what is before and after, and asks whether to do
-it. The numbers of all positions of the slider come with the page, so that it moves without
-requests. The form asks for one threshold, and also works without script.
+This page changes nothing: a separate page shows the state before and after, and asks for
+confirmation. The page contains the numbers for all positions of the slider, so a move of the slider
+needs no request. The form asks for one threshold, and also works without script.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def show(site: ConsoleSite, request: PageRequest) -> PageView:
 
 
 def confirm(site: ConsoleSite, request: PageRequest) -> PageView:
-    """Show what is before and after a threshold is put in force, and ask whether to do it."""
+    """Show the state before and after a change of the threshold, and ask for confirmation."""
     facts = _tried(site, request, steps=False)
-    # The form goes to the page What-if, which then shows what has become of it.
+    # The form goes to the page What-if, which then shows the result.
     facts |= {"act_path": _PATH, "act_token": request.visitor.form_token(_PATH)}
     costs = junk_from(site.config.costs, _log_odds(facts["line"]))
     pairs = {"junk": costs.junk, "reject": costs.reject}
@@ -105,7 +105,7 @@ def _log_odds(probability: float) -> float:
 
 
 def _flat(effect: Mapping[str, Any], log_odds: float, line: float) -> dict[str, str]:
-    """Return the numbers of one threshold as the page shows them, under the names in its texts."""
+    """Return the numbers of one threshold, under the names in the texts of the page."""
     counts = {(one["old"], one["new"]): one["messages"] for one in effect["counts"]}
     junk, clean, most = (effect[name] for name in ("newly_junk", "newly_delivered", "at_most"))
     shown = {

@@ -1,4 +1,4 @@
-"""The page of the people: logins with their sessions and waiting feedback, and tokens."""
+"""The page People: logins with their sessions and waiting feedback, and tokens."""
 
 from __future__ import annotations
 

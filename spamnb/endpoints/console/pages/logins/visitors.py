@@ -4,10 +4,11 @@
     auditor    sees everything: `console.auditors`
     user       sees and corrects the mail delivered to the login's addresses
 
-A login is proved by a password, by a link of `spamnb console open`, or by a proxy of the settings.
+A visitor logs in with a password, with a link of `spamnb console open`, or through a proxy of the
+settings.
 
-A session ends when the password or the login is removed or changed, and its role is read from the
-settings at each request. Failure: ApiError with the status of the reply.
+A session ends when the login is removed or its password changes. The role of a session is read from
+the settings at each request. Failure: ApiError with the status of the reply.
 """
 
 from __future__ import annotations
@@ -71,18 +72,18 @@ class Visitor:
         return self.role != "auditor"
 
     def callers(self) -> tuple[ApiCaller, ...]:
-        """Return whom the visitor acts as: for a user, one caller for each address."""
+        """Return the callers for the visitor; a user has one caller for each address."""
         if self.role == "user":
             return tuple(ApiCaller(self.login, OF_USER, one) for one in self.addresses)
         return (ApiCaller(self.login, frozenset(SCOPES)),)
 
     def form_token(self, path: str) -> str:
-        """Return what a form for this path must have; other sites cannot know it."""
+        """Return the token that a form for this path must have; other sites cannot know it."""
         return hmac.new(self.session.encode(), path.encode(), sha256).hexdigest()
 
 
 class LoginStep(NamedTuple):
-    """What a login has come to."""
+    """The result of a step of a login."""
 
     text: str
     """of the new session, or of the ticket for the second factor"""
@@ -101,7 +102,7 @@ class Visitors:
         self._passwords: Passwords | None = None
 
     def apply_settings(self, rights: PageRights) -> None:
-        """Take other rights; sessions go on."""
+        """Apply other rights; sessions stay open."""
         self._rights, self._passwords = rights, None
 
     # --- sessions --------------------------------------------------------------------------------
@@ -109,7 +110,8 @@ class Visitors:
     def find(self, text: str, proxied: str = "") -> Visitor | None:
         """Return the visitor with this session; `proxied` is the user that a proxy names.
 
-        A session that began by a proxy needs its name, and no other session may have another one.
+        A session that a proxy began is valid only if the proxy names its user. Any other session is
+        not valid if a proxy names another user.
         """
         session = self._sessions.find(text) if text else None
         if session is not None and proxied.casefold() not in _names_of(session):
@@ -190,8 +192,8 @@ class Visitors:
     def log_in(self, name: str, password: bytes, client: str) -> LoginStep:
         """Check a password; begin a session, or ask for the second factor of the login.
 
-        It takes a fifth of a second. It counts as wrong until it is checked, so parallel guesses
-        gain nothing.
+        The check takes a fifth of a second. Until it has ended, the attempt counts as wrong, so an
+        attacker gains nothing by parallel guesses.
         """
         _count(self._attempts, client)
         found = self._checked().check(name, password)
@@ -205,7 +207,7 @@ class Visitors:
         return self._begin(found.name, _proof_of(found))
 
     def log_in_by_code(self, text: str, code: str, client: str) -> LoginStep:
-        """Check the second factor of the login that a ticket is for; each code counts once."""
+        """Check the second factor of the login that a ticket is for; each code is valid once."""
         ticket = self._sessions.find(text, "tickets")
         login = self._logins().get(ticket.login.lower()) if ticket is not None else None
         now = self._clock()
@@ -227,7 +229,7 @@ class Visitors:
         return self._begin(login.name, ticket.proof)
 
     def log_in_by_link(self, text: str) -> LoginStep:
-        """Use up a link of `spamnb console open`; begin a session."""
+        """Begin a session with a link of `spamnb console open`, which is then invalid."""
         link = self._sessions.take("links", text)
         if link is None or self._clock() >= link.ends_us:
             raise ApiError(401, "this link was used, or is older than a minute",
@@ -251,7 +253,7 @@ class Visitors:
 
 
 def _names_of(session: LoginSession) -> tuple[str, ...]:
-    """The names of a proxy with which a session may be used; the empty one is for none."""
+    """The users that a proxy may name for this session; empty: the request has no proxy name."""
     name = session.login.casefold()
     return (name,) if session.proof == _BY_PROXY else ("", name)
 
@@ -265,7 +267,7 @@ def _proof_of(login: Login) -> str:
 
 
 def _count(failed: FailedLogins, source: str) -> None:
-    """Count an attempt as wrong. Failure: ApiError if it comes too soon after wrong ones."""
+    """Count an attempt as wrong. Failure: ApiError if it comes too soon after wrong attempts."""
     now = time.monotonic()
     wait_s = failed.wait_s(source, now)
     if wait_s > 0:
@@ -274,5 +276,5 @@ def _count(failed: FailedLogins, source: str) -> None:
 
 
 def new_link(login: str, now: int) -> LoginSession:
-    """Return a link that logs one administrator in, once; `SessionStore.add` gives it its text."""
+    """Return a link for one login as administrator; `SessionStore.add` creates its text."""
     return LoginSession(login, "", now, now, now + LINK_US)
