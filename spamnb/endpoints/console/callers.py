@@ -2,7 +2,7 @@
 
     unix socket     uid 0 and the owner of the daemon: everything; other users: their own messages
     Bearer token    the scopes of the token; with a user only that user's messages
-    TCP, no token   `metrics` from this machine
+    TCP, no token   `metrics` from this machine, without a header of a proxy
 
 A request that comes through a proxy of the settings belongs to the client of the proxy. It has
 neither the rights of this machine nor those of the user at the unix socket. Failure: ApiError with

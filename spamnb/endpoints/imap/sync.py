@@ -100,7 +100,10 @@ class MailboxSync:
                 self._state.set_cursor(inbox, Cursor(now.uidvalidity, 1))
 
     def _begin_folder(self, folder: str, known: Cursor | None, now: FolderState) -> None:
-        """Begin at the end of a folder; nothing is learnt from new UIDs (another UIDVALIDITY)."""
+        """Begin at the end of a folder, or at the newest messages of a junk folder that is new.
+
+        Nothing is learnt from new UIDs (another UIDVALIDITY).
+        """
         next_uid = now.uidnext
         is_first_junk = folder == self._folders.junk and known is None
         if is_first_junk or not next_uid:

@@ -2,15 +2,15 @@
 
     state      legal commands                       then
     new        O                                    ready
-    ready      C H M, macros                        M: mail
+    ready      C H M                                M: mail
     mail       R                                    rcpt
     rcpt       R T L N B E                          L: header, N and B: body, E: scanning
     header     L N B E                              N and B: body, E: scanning
     body       B E                                  E: scanning
     scanning   none                                 the result: ready
 
-A (abort), Q (quit), K (next connection) and U (unknown command) are legal in all states but `new`;
-A and K lead to `ready`. Everything else closes the connection: the MTA then does what its
+A (abort), Q (quit) and K (next connection) are legal in all states but `new`; A and K lead to
+`ready`. D (macros) and U (unknown command) are legal in all but `new` and `scanning`. Everything else closes the connection: the MTA then does what its
 `milter_default_action` or `F=` says.
 
 No sockets and no clock: events come in, actions go out. Invariants: a message gets one final reply;

@@ -47,7 +47,7 @@ _TAKEN: Final = 2
 RETRY_S: Final = 600
 """pause before a deferred digest is tried again; each attempt doubles the pause"""
 MOST_TRIES: Final = 6
-"""of one digest, within ten hours"""
+"""of one digest, within six hours"""
 _OWED_DAYS: Final = 7
 _TEMPORARY: Final = 4
 """the first digit of a temporary reply"""
