@@ -10,8 +10,8 @@
     scanning   none                                 the result: ready
 
 A (abort), Q (quit) and K (next connection) are legal in all states but `new`; A and K lead to
-`ready`. D (macros) and U (unknown command) are legal in all but `new` and `scanning`. Everything else closes the connection: the MTA then does what its
-`milter_default_action` or `F=` says.
+`ready`. D (macros) and U (unknown command) are legal in all but `new` and `scanning`. Everything
+else closes the connection: the MTA then does what its `milter_default_action` or `F=` says.
 
 No sockets and no clock: events come in, actions go out. Invariants: a message gets one final reply;
 the scanner's result decides it, and after a fault no reply is sent, so the MTA defers the message;
