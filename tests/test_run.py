@@ -13,16 +13,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from support.postfix import free_ports
 from support.waiting import LIMIT_S, until
 
 PROJECT = Path(__file__).resolve().parent.parent
 PARTS = ("scripts/run", "scripts/setup.sh", "scripts/make-sample", "scripts/mailcraft.py")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture
@@ -60,7 +55,7 @@ def wait_for(running, output, text):
 
 def test_the_commands_that_it_prints_work(clone):
     """Judges, explains, serves; a message sent as it says lies in the Maildir; Ctrl-C ends all."""
-    front, post, pages = free_port(), free_port(), free_port()
+    front, post, pages = free_ports(3)
     environment = os.environ | {
         "SPAMNB_DELIVERY_ADDRESS": f"127.0.0.1:{post}",
         "SPAMNB_CONSOLE_ADDRESS": f"127.0.0.1:{pages}",

@@ -19,11 +19,6 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as 
 OWN = "root" if os.geteuid() == 0 else ""
 
 
-def free_port():
-    """A port that no outgoing connection of another test can take."""
-    return free_ports(1)[0]
-
-
 def found(folder, text, user=OWN, **environment):
     """The problems of a settings file, each as one line."""
     file = folder / "spamnb.toml"
@@ -90,7 +85,7 @@ def test_each_problem_is_reported_in_a_line(tmp_path, text, parts):
 )
 def test_two_listeners_on_one_address(tmp_path, first, second):
     """Two listeners on one address are reported, in any spelling of the address."""
-    values = {"port": free_port(), "here": tmp_path}
+    values = {"port": free_ports(1)[0], "here": tmp_path}
     text = "".join(
         f'[listener.{name}]\naddress = "{address.format(**values)}"\npeers = ["127.0.0.1"]\n'
         f'upstream = "127.0.0.1:9"\n'
@@ -120,14 +115,14 @@ def test_ports_of_the_kernels_choice_are_not_one_address(tmp_path):
 def test_the_delivery_agent_has_an_address_too(tmp_path):
     """A listener on the address of the delivery agent is reported."""
     text = '[listener.a]\naddress = "127.0.0.1:{0}"\n[delivery]\naddress = "localhost:{0}"\n'
-    (line,) = found(tmp_path, text.format(free_port()))
+    (line,) = found(tmp_path, text.format(free_ports(1)[0]))
     assert "listener.a and the delivery agent both listen on" in line
 
 
 def test_mail_that_would_go_in_a_ring(tmp_path):
     """A next hop that is a listener of this daemon is reported, also under another name."""
     text = '[listener.{}]\naddress = "127.0.0.1:{}"\nupstream = "localhost:{}"\n'
-    one, other = free_port(), free_port()
+    one, other = free_ports(2)
     problems = found(tmp_path, text.format("a", one, other) + text.format("b", other, 9))
     assert len(problems) == 1
     assert "the upstream of listener.a" in problems[0]
@@ -144,7 +139,7 @@ def test_an_address_that_another_program_has(tmp_path):
 
 def test_the_addresses_of_the_running_daemon_are_no_problem(tmp_path):
     """Settings can be checked before a reload, while the daemon listens on these addresses."""
-    config = settings_in(tmp_path, address=f"127.0.0.1:{free_port()}")
+    config = settings_in(tmp_path, address=f"127.0.0.1:{free_ports(1)[0]}")
     with serve(tmp_path, "--create", config=config).ready():
         settings = load(config, environment={}, flags={"home": str(tmp_path / "home")})
         assert problems(Checked(settings, tmp_path / "home", {})) == []

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.clients import RSPAMC
+from support.postfix import free_ports
 from support.waiting import until
 
 RSPAMD = Path(RSPAMC).parent / "rspamd" if RSPAMC else Path(shutil.which("rspamd") or "/nowhere")
@@ -50,16 +51,10 @@ TESTS_OF_RSPAMD = {
 """texts by which rspamd adds its header, and rejects"""
 
 
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 @contextmanager
 def rspamd(folder):
     """Run rspamd with its own scanner on a port of this machine; gives the port."""
-    port = free_port()
+    (port,) = free_ports(1)
     (folder / "tld.dat").write_text("example\n")  # the complete list takes seconds
     (folder / "rspamd.conf").write_text(CONFIGURATION.format(folder=folder, port=port))
     share = RSPAMD.parents[1] / "share" / "rspamd"
@@ -76,7 +71,7 @@ def rspamd(folder):
 @contextmanager
 def spamd(folder):
     """Run spamd with the rules of its package and without a network; gives the port."""
-    port = free_port()
+    (port,) = free_ports(1)
     modules = [SPAMASSASSIN / "usr/share/perl5", *SPAMASSASSIN.glob("usr/lib/*/perl5/*")]
     command = [
         "perl", "-T", *(f"-I{place}" for place in modules), SPAMASSASSIN / "usr/sbin/spamd",

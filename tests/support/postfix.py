@@ -112,16 +112,23 @@ def why_not():
 needs_rig = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 
 
+WORKERS = 16
+
+
 def free_ports(count):
     """Ports on which no server listens now.
 
     They are outside the kernel's range for outgoing connections: before the servers have started, a
-    connection of another test could take a port of that range.
+    connection of another test could take a port of that range. Tests that run beside this one in
+    another worker of pytest-xdist get other ports.
     """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
     given = Path("/proc/sys/net/ipv4/ip_local_port_range")
     least = int(given.read_text().split()[0]) if given.exists() else 32_768
     found = []
-    for port in random.SystemRandom().sample(range(10_000, max(least, 12_000)), 1000):
+    for port in random.SystemRandom().sample(
+        range(10_000 + worker, max(least, 30_000), WORKERS), 1000
+    ):
         with contextlib.suppress(OSError), socket.socket() as one:
             one.bind(("127.0.0.1", port))
             found.append(port)
