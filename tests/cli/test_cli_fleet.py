@@ -174,7 +174,7 @@ def test_a_log_that_was_lost_is_made_anew(homes, server, monkeypatch):
 
 
 def test_a_host_that_the_log_went_on_without_joins_again(homes, server, monkeypatch):
-    """A log that is put back to an older state leaves a host behind; `rejoin` loses no lesson."""
+    """A log in an older state leaves a host behind; `rejoin` loses no correction."""
     first, second = homes
     assert on(monkeypatch, second, "correct", "spam", SAMPLE / "ham" / "0002.eml").code == 0
     files, saved = server.folder / "appendonlydir", server.folder / "saved"

@@ -172,7 +172,7 @@ def test_relearn_without_a_user(home, tmp_path):
 
 
 def test_relearn_with_another_constant(home):
-    """The lessons of the journal, with another step."""
+    """The trainings of the journal, with another step."""
     assert spamnb(home, "relearn", "--set", "eta=4", "--yes").code == 0
     assert spamnb(home, "stats", "--json").json[0]["constants"]["eta"] == 4
     assert spamnb(home, "check").code == 0

@@ -1,4 +1,4 @@
-"""A fleet keeps one model, and every lesson once, through kills, cuts and pauses.
+"""A fleet keeps one model, and every correction once, through kills, cuts and pauses.
 
 Hosts and server are killed with SIGKILL; a failure prints its seed.
 """
@@ -19,7 +19,7 @@ each_server = pytest.mark.parametrize("server_in", SERVERS)
 
 @each_server
 def test_a_storm_leaves_all_hosts_equal(place, server_in):
-    """After faults every host has the same model, and each acknowledged lesson is in it once."""
+    """After faults every host has the same model, with each acknowledged correction once."""
     weather(place, server_in, 1, SECONDS)
 
 

@@ -10,5 +10,5 @@ SECONDS = 1800
 @pytest.mark.full
 @needs_valkey
 def test_half_an_hour_of_storm_leaves_all_hosts_equal(place):
-    """After faults every host has the same model, and each acknowledged lesson is in it once."""
+    """After faults every host has the same model, with each acknowledged correction once."""
     weather(place, ValkeyServer, 6, SECONDS)

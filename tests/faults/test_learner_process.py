@@ -290,7 +290,7 @@ def test_eight_clients_share_transactions(place):
         for thread in threads:
             thread.join()
         made = transactions(running.home) - before
-    print(f"{8 * each} lessons of 8 clients in {made} transactions")
+    print(f"{8 * each} trainings of 8 clients in {made} transactions")
     assert made < 8 * each * 0.8
 
 

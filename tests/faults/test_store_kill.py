@@ -35,7 +35,7 @@ WAYS = ("learn", "bulk", "compact", "backup", "history")
 
 
 LOG_BITS = 9
-"""a log of 512 rows: each lesson writes a tenth of all ids to their segments"""
+"""a log of 512 rows: each training writes a tenth of all ids to their segments"""
 ROW_BITS = 6
 """segments of some hundred rows"""
 

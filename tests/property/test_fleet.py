@@ -1,4 +1,4 @@
-"""The hosts of a fleet hold what a single host would hold, wherever a lesson is given.
+"""The hosts of a fleet hold what a single host would hold, wherever a correction is given.
 
 The messages are small, so that they share features, and features are removed and made again.
 """
@@ -26,7 +26,7 @@ RECIPES = {
     for kind in ("corrected", "multinomial", "bernoulli")
 }
 
-lessons = st.lists(
+corrections = st.lists(
     st.tuples(
         st.integers(0, 2),
         st.sampled_from(["learn", "correct", "forget", "undo", "follow"]),
@@ -45,7 +45,7 @@ def mail(number):
 
 
 def request(model, way, number, label, time_us):
-    """Make the request of one lesson on this model."""
+    """Make the request of one correction on this model."""
     if way == "undo":
         return Undo(number, ANN, time_us)
     example = model.example(mail(number))
@@ -57,12 +57,12 @@ def request(model, way, number, label, time_us):
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 @few
-@given(lessons)
-def test_all_hosts_hold_what_a_single_one_would(recipe, lessons):
-    """Lessons on any hosts give the numbers, texts and events of one host that has all of them."""
+@given(corrections)
+def test_all_hosts_hold_what_a_single_one_would(recipe, corrections):
+    """Corrections on any hosts give the numbers, texts and events of one host with all of them."""
     log, alone = MemoryLog(), Filter(MemoryStore(recipe))
     hosts = [joined(MemoryStore(recipe), log, f"host{n}") for n in range(3)]
-    for at, (host, way, number, label) in enumerate(lessons):
+    for at, (host, way, number, label) in enumerate(corrections):
         model = hosts[host]
         if way == "follow":
             model.store.follow()

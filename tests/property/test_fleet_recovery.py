@@ -103,8 +103,8 @@ def test_a_host_that_comes_late_gives_back_what_nobody_else_has(fleet, log):
     assert [name for _, name in events(second)[-2:]] == ["own", "next"]
 
 
-def test_a_host_that_was_left_behind_says_its_lessons_again(fleet, log):
-    """The log went on without a host: it adopts the new history, and repeats its own lessons."""
+def test_a_host_that_was_left_behind_says_its_corrections_again(fleet, log):
+    """The log went on without a host: it adopts the new history and repeats its corrections."""
     first, second = fleet
     raw = letter("own", 0)
     first.model.correct(raw, "spam")
@@ -130,7 +130,7 @@ def test_a_host_that_was_left_behind_says_its_lessons_again(fleet, log):
 
 
 def test_a_host_below_the_first_entry_joins_again(fleet, log):
-    """A host that lacks events which the log has dropped takes the copy, and keeps its lessons."""
+    """A host that lacks dropped events of the log takes the copy, and keeps its corrections."""
     first, second = fleet
     second.log.away = True
     second.model.correct(letter("waits", 1), "spam")
@@ -330,7 +330,7 @@ def test_a_row_that_the_disk_has_changed_is_found(fleet):
 
 
 def test_a_second_host_of_a_name_does_not_teach(fleet, tmp_path, log):
-    """A copy of a host under the same name is refused, and its lessons wait."""
+    """A copy of a host under the same name is refused, and its corrections wait."""
     beat(fleet)
     twin = OutboxHost(tmp_path / "twin", log, RECIPE, "a")
     pulse = Pulse(twin.home, twin.model.store)
@@ -375,7 +375,7 @@ def test_an_entry_that_cannot_be_applied_stops_the_host_until_it_is_skipped(flee
 
 
 def test_events_are_not_much_older_than_those_before_them(fleet):
-    """A lesson of a host with a slow clock is dated a minute before the last event at most."""
+    """A correction of a host with a slow clock is dated a minute before the last event at most."""
     first, second = fleet
     newest = first.model.correct(letter("y", 1), "spam").event
     example, source = second.model.example(letter("z", 1)), Source("u", "api")

@@ -48,7 +48,7 @@ RECIPES = {
 
 few = settings(max_examples=settings.default.max_examples // 5)
 fewer = settings(max_examples=settings.default.max_examples // 10)
-"""for histories of 90 lessons"""
+"""for histories of 90 trainings"""
 each_recipe = pytest.mark.parametrize("made", RECIPES.values(), ids=RECIPES.keys())
 
 
@@ -112,7 +112,7 @@ steps = st.lists(
 
 
 def request(model, raws, step, time_us, undoable):
-    """A step as a lesson; numbers choose the message and its label, or the event to undo."""
+    """A step as a training; numbers choose the message and its label, or the event to undo."""
     what, number = step
     example = model.example(raws[number % len(raws)])
     if what == "undo":
@@ -132,8 +132,8 @@ def took(model, one):
 @each_recipe
 @few
 @given(raws=mails, asked=steps)
-def test_no_history_of_lessons_makes_a_model_contradict_its_journal(made, raws, asked):
-    """After every lesson, done or refused, the model is the fold of its journal."""
+def test_no_history_of_trainings_makes_a_model_contradict_its_journal(made, raws, asked):
+    """After every training, done or refused, the model is the fold of its journal."""
     model, newest = anchored(made), 1
     for moment, step in enumerate(asked):
         _, receipt = took(model, request(model, raws, step, NOW + moment, range(2, newest + 2)))
@@ -240,7 +240,7 @@ def test_counts_do_not_ask_for_the_order(made, raws, labels, order):
 
 
 def term(model, seed, size=90):
-    """Lessons with long streaks of one label, and duplicates, moves and forgets among them."""
+    """Trainings with long streaks of one label, and duplicates, moves and forgets among them."""
     dice, requests, taught = Random(seed), [], []
     labels = [k for k in range(len(model.labels)) for _ in range(3)]
     while len(labels) < size:
@@ -263,8 +263,8 @@ def term(model, seed, size=90):
 @example(seed=0, cuts=[8])
 @fewer
 @given(seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 90), max_size=3).map(sorted))
-def test_a_batch_leaves_what_its_lessons_leave_one_by_one(made, seed, cuts):
-    """Batches of any size give the same events, receipts and bytes as single lessons."""
+def test_a_batch_leaves_what_its_trainings_leave_one_by_one(made, seed, cuts):
+    """Batches of any size give the same events, receipts and bytes as single trainings."""
     single, together = open_memory(made), open_memory(made)
     requests = term(single, seed)
     one_by_one = [took(single, request)[0] for request in requests]

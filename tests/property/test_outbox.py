@@ -1,4 +1,4 @@
-"""Lessons that wait for the log of a fleet: judged at once, learnt later, once and in order."""
+"""Corrections that wait for the log of a fleet: judged at once, learnt later, once and in order."""
 
 import random
 from collections import Counter
@@ -89,7 +89,7 @@ def test_a_pin_of_a_person_is_for_that_person(fleet):
     assert equal(fleet)
 
 
-def test_waiting_lessons_are_learnt_in_their_order(fleet):
+def test_waiting_corrections_are_learnt_in_their_order(fleet):
     """Labels that contradict each other, forgets and undos are learnt as they were given."""
     first, raw = fleet[0], letter("x", 0)
     event = first.model.correct(letter("z", 1), "ham").event
@@ -107,8 +107,8 @@ def test_waiting_lessons_are_learnt_in_their_order(fleet):
     assert labels_of(fleet)[1:] == [*kinds, ("UNDO", NO_LABEL)]
 
 
-def test_a_waiting_lesson_can_be_undone(fleet):
-    """An undone lesson is not learnt; the message is judged by the label that it had before."""
+def test_a_waiting_correction_can_be_undone(fleet):
+    """An undone correction is not learnt; the message is judged by the label that it had before."""
     first, raw = fleet[0], letter("x", 0)
     first.log.away = True
     first.model.correct(raw, "ham")
@@ -122,8 +122,8 @@ def test_a_waiting_lesson_can_be_undone(fleet):
 
 
 @pytest.mark.parametrize("fault", ["lost", "dropped", "late", "killed"])
-def test_a_lesson_is_learnt_once_whatever_becomes_of_its_append(fleet, fault):
-    """It is unknown whether the log has a lesson: it waits, is learnt once, and can be undone."""
+def test_a_correction_is_learnt_once_whatever_becomes_of_its_append(fleet, fault):
+    """A correction that the log may have waits, is learnt once, and can be undone."""
     for undone in (False, True):
         first, raw = fleet[0], letter(f"{fault}{undone}", 0)
         before = len(labels_of(fleet))
@@ -158,8 +158,8 @@ def test_a_full_outbox_refuses(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_each_lesson_is_learnt_once_through_faults(fleet, seed):
-    """Through cuts, lost and late appends and kills every acknowledged lesson is learnt once."""
+def test_each_correction_is_learnt_once_through_faults(fleet, seed):
+    """Despite cuts, lost and late appends and kills each acknowledged correction is learnt once."""
     chance, given, unsure = random.Random(seed), set(), set()
     for number in range(60):
         host = chance.choice(fleet)
@@ -184,7 +184,7 @@ def test_each_lesson_is_learnt_once_through_faults(fleet, seed):
 
 
 def test_a_host_that_leaves_learns_what_waits(fleet):
-    """A lesson that waits when the host leaves its fleet is learnt alone."""
+    """A correction that waits when the host leaves its fleet is learnt alone."""
     first = fleet[0]
     first.log.away = True
     first.model.correct(letter("x", 0), "spam")

@@ -142,7 +142,7 @@ def agreed(some, others):
 @few
 @given(seed=seeds)
 def test_relearning_without_an_unknown_user_changes_no_byte(made, seed):
-    """Without undone events, the journal's lessons give the journal again."""
+    """Without undone events, the journal's trainings give the journal again."""
     with folder() as home:
         with opened(home, made) as model:
             for _ in teach(model, seed, undo=False):
@@ -159,7 +159,7 @@ def test_relearning_without_an_unknown_user_changes_no_byte(made, seed):
 def test_relearning_without_a_user_equals_a_history_without_them(made, seed):
     """Exactly the model that was taught in the same order without them.
 
-    By the lessons that the journal knows: a duplicate of mallory's was never noted.
+    By the trainings that the journal knows: a duplicate of mallory's was never noted.
     """
     with folder() as home, folder() as other:
         with opened(home, made) as model:

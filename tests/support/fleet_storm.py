@@ -44,7 +44,7 @@ OLD, NEW = VERSION, VERSION + 1
 """the newest version of an entry that a host reads before its upgrade, and after it"""
 CLOCK_S = 7200
 MUCH = 300
-"""lessons in an outbox: a host that is left behind would get thousands a minute"""
+"""corrections in an outbox: a host that is left behind would get thousands a minute"""
 _SUPPORT = Path(fleet_host.__file__).parent.parent
 
 
@@ -87,7 +87,7 @@ class Host:
             return client.ask(op, body, **fields).header
 
     def _teach(self):
-        """Teach one lesson after the other; repeat each until it is acknowledged."""
+        """Teach one correction after the other; repeat each until it is acknowledged."""
         chance = random.Random(self.number)
         try:
             while not self.stop.is_set():
@@ -101,7 +101,7 @@ class Host:
             self.error = error
 
     def waiting(self):
-        """Count the lessons in the outbox."""
+        """Count the corrections in the outbox."""
         with closing(OutboxReader(self.home)) as outbox:
             return outbox.waiting()
 
@@ -132,7 +132,7 @@ class Host:
             except StoreError as error:
                 if not error.transient:
                     raise
-            assert time.monotonic() < end, "a lesson was never acknowledged"
+            assert time.monotonic() < end, "a correction was never acknowledged"
             time.sleep(0.02)
 
 
@@ -290,14 +290,14 @@ class Storm:
         self.counts["hosts paused"] += 1
 
     def settle(self):
-        """End all lessons when all hosts are up; stop the hosts when they have folded the log."""
+        """End all corrections with all hosts up; stop the hosts when they have folded the log."""
         for host in self.hosts:
             if host.ahead_s:
                 host.ahead_s = 0
                 self._restart(host)
-        self._rejoin_left_behind()  # until then, such a host acknowledges no lesson
+        self._rejoin_left_behind()  # until then, such a host acknowledges no correction
         taught = [host.taught for host in self.hosts]
-        until(lambda: self._teach_more_than(taught), "lessons")
+        until(lambda: self._teach_more_than(taught), "corrections")
         for host in self.hosts:
             host.stop.set()
         for host in self.hosts:
@@ -317,13 +317,13 @@ class Storm:
         return head
 
     def _teach_more_than(self, taught):
-        """Whether each host has acknowledged a lesson since then."""
+        """Whether each host has acknowledged a correction since then."""
         for host in self.hosts:
             assert host.error is None, host.error
         return all(map(int.__lt__, taught, (host.taught for host in self.hosts)))
 
     def _empty_outboxes(self):
-        """Wait while the outboxes shrink: after a long storm they hold thousands of lessons."""
+        """Wait while the outboxes shrink: after a long storm they hold thousands of corrections."""
         while left := sum(map(Host.waiting, self.hosts)):
             until(lambda left=left: sum(map(Host.waiting, self.hosts)) < left, "the outboxes")
 
@@ -334,7 +334,8 @@ class Storm:
             if not self._fits(host):
                 until(host.answers, f"host{host.number} after its restart")
                 host.process.terminate()
-                # 1: a lesson waited for a log that does not fit the host; the lesson is repeated.
+                # 1: a correction waited for a log that does not fit the host; the correction is
+                # repeated.
                 assert host.process.wait(LIMIT_S) in (0, 1)
                 other = next(one for one in self.hosts if self._fits(one))
                 with closing((member := self._member(other)).log):
@@ -406,8 +407,8 @@ def taught_alone(folder, events):
 def _teach_again(model, event):
     """Compute an event.
 
-    A repeated label makes a further step, which depends on the lessons that were learnt in the same
-    transaction. No event has this information, so such a step is applied and not computed.
+    A repeated label makes a further step, which depends on the corrections that were learnt in the
+    same transaction. No event has this information, so such a step is applied and not computed.
     """
     name = event.message_id.strip("<>").partition("@")[0]
     is_shared = name.startswith("shared")

@@ -108,7 +108,7 @@ def test_a_refused_request_harms_no_other(model):
         assert view.totals().messages.tolist() == [2 + len(kept), 2]
 
 
-def test_a_lesson_that_can_only_fail_fails_alone_in_a_shared_transaction(model):
+def test_a_training_that_can_only_fail_fails_alone_in_a_shared_transaction(model):
     """The overflow is in the same transaction as the others, which are run again without it."""
     model.learn(mail("first", 0), "ham")
     taken, go_on = threading.Event(), threading.Event()
@@ -144,7 +144,7 @@ def test_a_lesson_that_can_only_fail_fails_alone_in_a_shared_transaction(model):
         assert view.totals().messages.tolist() == [1, 5]
 
 
-def test_lessons_of_one_caller_stay_together_and_in_order(model):
+def test_trainings_of_one_caller_stay_together_and_in_order(model):
     """A batch gets consecutive event numbers while other threads train."""
 
     def teach(thread):
@@ -158,7 +158,7 @@ def test_lessons_of_one_caller_stay_together_and_in_order(model):
         assert numbers == list(range(numbers[0], numbers[0] + EACH))
 
 
-def test_a_caller_without_lessons_gets_no_receipts(model):
+def test_a_caller_without_trainings_gets_no_receipts(model):
     """An empty batch is no error and no event."""
     assert model.teach([]) == []
     with model.store.read() as view:
@@ -181,7 +181,7 @@ def test_a_failing_store_fails_every_caller_and_the_next_one_is_served(model):
     assert isinstance(model.teach([Undo(5, OWNER, 1)])[0].error, RefError)
 
 
-# --- lessons that come bit by bit ------------------------------------------------------------
+# --- trainings that come bit by bit ------------------------------------------------------------
 
 
 def arriving(model, many, each=50):
@@ -198,7 +198,7 @@ def learnt(model):
         return [event.message_id for event in view.events()]
 
 
-def test_lessons_that_come_bit_by_bit_share_one_transaction(model):
+def test_trainings_that_come_bit_by_bit_share_one_transaction(model):
     """Requests are learnt as they arrive, and become visible together after the last one."""
     seen = []
 

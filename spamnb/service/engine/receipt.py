@@ -37,7 +37,7 @@ class Receipt(NamedTuple):
     already: int = 0
     """if nothing changed: the event that set the message's label; not for `undo`"""
     waiting: int = 0
-    """number of the lesson that waits for the log of the fleet; nothing has changed yet"""
+    """number of the correction that waits for the log of the fleet; nothing has changed yet"""
 
     def as_dict(self) -> dict[str, object]:
         """Return the receipt as values that JSON can represent."""

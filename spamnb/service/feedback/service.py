@@ -334,9 +334,9 @@ class FeedbackService:
         policy_for(feedback)
         committer = self.model.committer
         if isinstance(committer, FleetCommitter):
-            lesson = committer.outbox.lesson(number)
+            correction = committer.outbox.correction(number)
             is_admin = feedback.trust == "admin"
-            if lesson is not None and (is_admin or self._is_own(lesson.event, feedback)):
+            if correction is not None and (is_admin or self._is_own(correction.event, feedback)):
                 return _answer(committer.take_back(number))
             if receipt := self._elsewhere.take_back(number, feedback):
                 return _answer(receipt)

@@ -4,7 +4,8 @@
 find the entries that they lack, if they lack no more than these.
 
 `rejoin` is for a host with entries that the log has lost and no host gave back. The host puts its
-own lost lessons into its outbox, takes the copy of another host, and learns the lessons again.
+own lost corrections into its outbox, takes the copy of another host, and learns the corrections
+again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from spamnb.service.fleet.snapshot import take_snapshot
 from spamnb.store.contract import Store
 from spamnb.store.fleet.body import MARK_BYTES, decode_body
 from spamnb.store.fleet.fleet_log import DAY_S, Head, LogEntry
-from spamnb.store.fleet.outbox import Lesson, Outbox
+from spamnb.store.fleet.outbox import Outbox, WaitingCorrection
 from spamnb.store.fleet.position import FleetPosition
 from spamnb.store.fleet.seal import Place
 
@@ -134,10 +135,10 @@ def skip(store: Store, member: Member, last: int) -> LogEntry:
 
 
 class Rejoined(NamedTuple):
-    """What became of the lessons of a host that has joined again."""
+    """What became of the corrections of a host that has joined again."""
 
     again: int
-    """lessons that wait to be learnt again"""
+    """corrections that wait to be learnt again"""
     lost: int
     """events of this host that cannot be repeated: imports, expiries"""
 
@@ -156,33 +157,37 @@ def rejoin(home: Path, store: Store, member: Member) -> Rejoined:
     recorded = member.log.recorded(member.host)
     links = member.tail.ending(position.seq, position.chain) if member.tail else []
     own = [link.entry for link in links if link.entry.host == member.host]
-    found = [_lessons(entry, position, member, recorded) for entry in own if entry.upto > recorded]
+    found = [
+        _corrections(entry, position, member, recorded) for entry in own if entry.upto > recorded
+    ]
     lost = list(chain.from_iterable(found))
-    lessons = [lesson for lesson in lost if lesson is not None]
+    corrections = [correction for correction in lost if correction is not None]
     outbox = Outbox(home, member.outbox_bytes)
     try:
         known = {(one.event.time_us, one.event.label_key) for one in outbox.first(1 << 62)}
-        new = [one for one in lessons if (one.event.time_us, one.event.label_key) not in known]
+        new = [one for one in corrections if (one.event.time_us, one.event.label_key) not in known]
         if new:
             outbox.put(new)
     finally:
         outbox.close()
     store.close()
     take_snapshot(home, member, overwrite=True)
-    return Rejoined(len(lessons), len(lost) - len(lessons))
+    return Rejoined(len(corrections), len(lost) - len(corrections))
 
 
-def _lessons(
+def _corrections(
     entry: LogEntry, position: FleetPosition, member: Member, recorded: int
-) -> Iterator[Lesson | None]:
-    """Yield the lessons of an entry that the log has not had; None for what is no lesson."""
+) -> Iterator[WaitingCorrection | None]:
+    """Yield the corrections of an entry that the log has not had; None for other events."""
     place = Place(position.epoch, entry.host, entry.first, entry.last, entry.upto)
     body = decode_body(entry.first, member.sealer.open(entry.body, place), member.level)
     counted = range(entry.upto - len(body.events) + 1, entry.upto + 1)
     for count, event in zip(counted, body.events, strict=True):
         if count > recorded:
             again = _again(event)
-            yield again and Lesson(again, body.words, os.urandom(MARK_BYTES), again=event.immediate)
+            yield again and WaitingCorrection(
+                again, body.words, os.urandom(MARK_BYTES), again=event.immediate
+            )
 
 
 def _again(event: Event) -> Event | None:

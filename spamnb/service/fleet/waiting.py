@@ -1,13 +1,14 @@
-"""`FleetCommitter`: lessons of a host wait in its outbox while the log of the fleet is away.
+"""`FleetCommitter`: corrections of a host wait in its outbox while the log of the fleet is away.
 
-A lesson is learnt at once if the log takes it; otherwise it is stored in the outbox, durably, and
-its receipt says `waiting`. While any lesson waits, later ones wait behind it, so the log gets them
-in the order in which they were given. `learn_waiting` learns them when the log is back.
+A correction is learnt at once if the log takes it; otherwise it is stored in the outbox, durably,
+and its receipt says `waiting`. While any correction waits, later ones wait behind it, so the log
+gets them in the order in which they were given. `learn_waiting` learns them when the log is back.
 
-Each lesson is learnt once, wherever the process ends. An entry of the log has the mark of its last
-lesson, and every host knows the mark of its own last entry (`Recorded`). If `Recorded` has the mark
-of a lesson that is still in the outbox, the log has the lesson. If it is unknown whether the log
-has a transaction, its lessons get its mark, and are in the log together or not at all.
+Each correction is learnt once, wherever the process ends. An entry of the log has the mark of its
+last correction, and every host knows the mark of its own last entry (`Recorded`). If `Recorded` has
+the mark of a correction that is still in the outbox, the log has the correction. If it is unknown
+whether the log has a transaction, its corrections get its mark, and are in the log together or not
+at all.
 
 Failure: LogAwayError if the outbox is full too, and for bulk changes, which do not wait.
 """
@@ -41,18 +42,18 @@ from spamnb.service.fleet.fleet_store import FleetStore, InDoubtError, position_
 from spamnb.service.telemetry.log import Log, silent
 from spamnb.store.contract import ReadView, WriteView
 from spamnb.store.fleet.body import MARK_BYTES
-from spamnb.store.fleet.outbox import Lesson, Outbox
+from spamnb.store.fleet.outbox import Outbox, WaitingCorrection
 
 if TYPE_CHECKING:
     from spamnb.service.engine.filter import Filter
 
 LEARNT_TOGETHER = 64
-"""lessons in one transaction: more need less CPU time each, and keep other hosts waiting"""
+"""corrections in one transaction: more need less CPU time each, and keep other hosts waiting"""
 OLDER_US = 60_000_000
 """how much older than the last event an event may be"""
 _UNCOPIED = "no replica of the server of the fleet's log has it yet"
 RETRY_S = 5.0
-"""A lesson tries the log itself if nothing else has tried for so long."""
+"""A correction tries the log itself if nothing else has tried for so long."""
 _NO_WORDS = Words(np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.uint8), b"")
 
 
@@ -67,9 +68,9 @@ class FleetCommitter(Committer):
         self.outbox = outbox
         self._log = log
         self._due = 0.0
-        """when a lesson may try the log again"""
+        """when a correction may try the log again"""
 
-    # -- lessons --------------------------------------------------------------------------------
+    # -- corrections -------------------------------------------------------------------------------
 
     def _learnt(self, requests: Sequence[TrainingRequest], *, scored: bool) -> list[Receipt]:
         mark = os.urandom(MARK_BYTES)
@@ -117,30 +118,30 @@ class FleetCommitter(Committer):
             event = "corrections wait for the fleet's log"
             self._log({"event": event, "level": "warning", "error": str(error), "hint": error.hint})
         recipe, together = self.fleet.recipe, isinstance(error, InDoubtError)
-        lessons = self.outbox.put([
-            _lesson(recipe, request, mark if together else os.urandom(MARK_BYTES))
+        corrections = self.outbox.put([
+            _correction(recipe, request, mark if together else os.urandom(MARK_BYTES))
             for request in requests
         ])  # fmt: skip
-        return [_waiting(recipe, view, lesson) for lesson in lessons]
+        return [_waiting(recipe, view, correction) for correction in corrections]
 
     def take_back(self, number: int) -> Receipt:
-        """Undo a lesson while it waits; RefError if it does not."""
+        """Undo a correction while it waits; RefError if it does not."""
         with self.committing:
-            lesson = self.outbox.take_back(number)
-        if lesson is None:
+            correction = self.outbox.take_back(number)
+        if correction is None:
             raise RefError(
                 f"no correction waits under the number {number}",
                 hint="if it is learnt by now, undo its event: see `spamnb journal`",
             )
         with self.fleet.read() as view:
-            waiting = _waiting(self.fleet.recipe, view, lesson)
+            waiting = _waiting(self.fleet.recipe, view, correction)
         reason = "the waiting correction was undone"
         return waiting._replace(waiting=0, after=waiting.before, reason=reason)
 
     # -- learning them --------------------------------------------------------------------------
 
     def learn_waiting(self) -> int:
-        """Learn what waits, in order; return how many lessons were learnt or refused."""
+        """Learn what waits, in order; return how many corrections were learnt or refused."""
         done = 0
         while self.outbox.first(1):
             with self.committing:
@@ -150,34 +151,34 @@ class FleetCommitter(Committer):
         return done
 
     def _learn_some(self) -> int:
-        """Learn the oldest lessons; other threads may put new ones behind them in between."""
+        """Learn the oldest corrections; other threads may put new ones behind them in between."""
         try:
-            lessons, receipts = self._learnt_some(LEARNT_TOGETHER)
+            corrections, receipts = self._learnt_some(LEARNT_TOGETHER)
         except StoreError:
             self._due = time.monotonic() + RETRY_S
             raise
-        self.outbox.remove(lessons)
+        self.outbox.remove(corrections)
         self._report(receipts)
-        return len(lessons)
+        return len(corrections)
 
-    def _learnt_some(self, most: int) -> tuple[list[Lesson], list[Receipt]]:
-        lessons = self.outbox.first(most)
+    def _learnt_some(self, most: int) -> tuple[list[WaitingCorrection], list[Receipt]]:
+        corrections = self.outbox.first(most)
         try:
-            return lessons, self._learn(lessons) if lessons else []
+            return corrections, self._learn(corrections) if corrections else []
         except RefusedError as error:
             # One of them would overflow a number, or all are too large for one entry.
-            if len({lesson.mark for lesson in lessons}) > 1:
+            if len({correction.mark for correction in corrections}) > 1:
                 return self._learnt_some(1)
-            return lessons, [_refused(lesson, error) for lesson in lessons]
+            return corrections, [_refused(correction, error) for correction in corrections]
 
-    def _learn(self, lessons: list[Lesson]) -> list[Receipt]:
+    def _learn(self, corrections: list[WaitingCorrection]) -> list[Receipt]:
         host = self.fleet.host
 
         def run(view: WriteView) -> list[Receipt]:
-            requests = list(_requests(view, lessons, position_of(view).of(host).mark))
+            requests = list(_requests(view, corrections, position_of(view).of(host).mark))
             return self.learner.run(view, _dated(view, requests), scored=False)
 
-        receipts = self.fleet.transact(run, lessons[-1].mark)
+        receipts = self.fleet.transact(run, corrections[-1].mark)
         self.learner.committed()
         return receipts
 
@@ -194,7 +195,7 @@ class FleetCommitter(Committer):
 def _dated(view: ReadView, requests: Sequence[TrainingRequest]) -> list[TrainingRequest]:
     """Return requests that are at most a minute older than the last event.
 
-    Hosts differ in their clocks, and lessons wait; expiry and quotas read the journal by time.
+    Hosts differ in their clocks, and corrections wait; expiry and quotas read the journal by time.
     """
     last = view.event(view.totals().last_seq)
     least = last.time_us - OLDER_US if last else 0
@@ -205,29 +206,31 @@ def _dated(view: ReadView, requests: Sequence[TrainingRequest]) -> list[Training
 
 
 def learn_alone(model: Filter, outbox: Outbox) -> int:
-    """Learn what waits on a host that has left its fleet; return how many lessons."""
+    """Learn what waits on a host that has left its fleet; return how many corrections."""
     done = 0
-    while lessons := outbox.first(LEARNT_TOGETHER):
-        model.teach([_request(lesson) for lesson in lessons if not lesson.undone])
-        outbox.remove(lessons)
-        done += len(lessons)
+    while corrections := outbox.first(LEARNT_TOGETHER):
+        model.teach([_request(correction) for correction in corrections if not correction.undone])
+        outbox.remove(corrections)
+        done += len(corrections)
     return done
 
 
-def _requests(view: ReadView, lessons: Sequence[Lesson], mark: str) -> Iterator[TrainingRequest]:
+def _requests(
+    view: ReadView, corrections: Sequence[WaitingCorrection], mark: str
+) -> Iterator[TrainingRequest]:
     """Yield what is to be learnt, given the mark of the host's last entry in the log."""
-    marks = [lesson.mark.hex() for lesson in lessons]
+    marks = [correction.mark.hex() for correction in corrections]
     known = len(marks) - marks[::-1].index(mark) if mark in marks else 0
-    for lesson in lessons[:known]:
-        if lesson.undone and (event := _event_of(view, lesson)) is not None:
-            wanted = lesson.event
+    for correction in corrections[:known]:
+        if correction.undone and (event := _event_of(view, correction)) is not None:
+            wanted = correction.event
             yield Undo(event.seq, Source(wanted.user, wanted.channel), wanted.time_us)
-    yield from (_request(lesson) for lesson in lessons[known:] if not lesson.undone)
+    yield from (_request(correction) for correction in corrections[known:] if not correction.undone)
 
 
-def _event_of(view: ReadView, lesson: Lesson) -> Event | None:
-    """Return the event that a lesson has become, unless a later one has replaced it."""
-    wanted = lesson.event
+def _event_of(view: ReadView, correction: WaitingCorrection) -> Event | None:
+    """Return the event that a correction has become, unless a later one has replaced it."""
+    wanted = correction.event
     live = view.live(wanted.label_key) if wanted.digest else None
     event = view.event(live.seq) if live else None
     fields = wanted.user, wanted.channel, wanted.after
@@ -236,7 +239,7 @@ def _event_of(view: ReadView, lesson: Lesson) -> Event | None:
 
 
 class _About(NamedTuple):
-    """What the event of a lesson says of its message."""
+    """What the event of a correction says of its message."""
 
     kind: EventKind
     example: Example
@@ -254,7 +257,7 @@ def _about(recipe: Recipe, request: TrainingRequest) -> _About:
     return _About(EventKind.UNDO, Example(b"", "", nothing), undoes=request.event)
 
 
-def _lesson(recipe: Recipe, request: TrainingRequest, mark: bytes) -> Lesson:
+def _correction(recipe: Recipe, request: TrainingRequest, mark: bytes) -> WaitingCorrection:
     about, source = _about(recipe, request), request.source
     example, update = about.example, no_update(recipe.groups, len(recipe.labels))
     event = Event(
@@ -280,24 +283,24 @@ def _lesson(recipe: Recipe, request: TrainingRequest, mark: bytes) -> Lesson:
     words = _NO_WORDS
     if example.words is not None and recipe.vocabulary:
         words = example.words.words(np.unique(np.concatenate(example.ids)))
-    return Lesson(event, words, mark, again=isinstance(request, Learn) and request.again)
+    return WaitingCorrection(event, words, mark, again=isinstance(request, Learn) and request.again)
 
 
-def _request(lesson: Lesson) -> TrainingRequest:
-    event = lesson.event
+def _request(correction: WaitingCorrection) -> TrainingRequest:
+    event = correction.event
     source = Source(event.user, event.channel, event.weight, event.immediate, event.person)
     if event.kind is EventKind.LEARN:
-        words = MergedWords([lesson.words])
+        words = MergedWords([correction.words])
         example = Example(event.digest, event.message_id, event.ids, event.times, words)
-        return Learn(example, event.after, source, event.time_us, again=lesson.again)
+        return Learn(example, event.after, source, event.time_us, again=correction.again)
     if event.kind is EventKind.FORGET:
         return Forget(event.digest, source, event.time_us)
     return Undo(event.undoes, source, event.time_us)
 
 
-def _waiting(recipe: Recipe, view: ReadView, lesson: Lesson) -> Receipt:
-    """Return the receipt of a lesson that waits."""
-    event = lesson.event
+def _waiting(recipe: Recipe, view: ReadView, correction: WaitingCorrection) -> Receipt:
+    """Return the receipt of a correction that waits."""
+    event = correction.event
     live = view.live(label_key(event.digest, event.person)) if event.digest else None
     before = live.label if live else NO_LABEL
     return Receipt(
@@ -308,10 +311,10 @@ def _waiting(recipe: Recipe, view: ReadView, lesson: Lesson) -> Receipt:
         before=None if before == NO_LABEL else recipe.labels[before],
         after=None if event.after == NO_LABEL else recipe.labels[event.after],
         reason="the log of the fleet is away; the correction is learnt when the log is back",
-        waiting=lesson.number,
+        waiting=correction.number,
     )
 
 
-def _refused(lesson: Lesson, error: RefusedError) -> Receipt:
-    event = lesson.event
+def _refused(correction: WaitingCorrection, error: RefusedError) -> Receipt:
+    event = correction.event
     return Receipt(False, 0, event.digest.hex(), event.message_id, None, None, error=error)

@@ -1,14 +1,15 @@
-"""The outbox of a host: lessons and questions that wait for the fleet, and the pins of lessons.
+"""The outbox of a host: corrections and questions that wait for the fleet, and pins.
 
-    lessons   u64 number -> u8 flags | body (`store.fleet.body`) of one event that changes nothing
-    pins      label key  -> u64 number of the lesson | i16 label
-    questions u64 number -> JSON: a correction of a verdict in the history of another host
-    meta      "last"     -> u64 number of the last lesson or question
+    corrections u64 number -> u8 flags | body (`store.fleet.body`) of one event that changes nothing
+    pins        label key  -> u64 number of the correction | i16 label
+    questions   u64 number -> JSON: a correction of a verdict in the history of another host
+    meta        "last"     -> u64 number of the last correction or question
 
-The event of a lesson says what is to be learnt; the words are the texts of the message's features.
-The mark of the body is that of the transaction in which the lesson was tried, or is to be recorded.
-A pin is the label that the newest waiting lesson gives a message: until the lesson is learnt, the
-pin decides the verdict on the message. Numbers grow, and are big-endian as keys.
+The event of a correction says what is to be learnt; the words are the texts of the message's
+features. The mark of the body is that of the transaction in which the correction was tried, or is
+to be recorded. A pin is the label that the newest waiting correction gives a message: until the
+correction is learnt, the pin decides the verdict on the message. Numbers grow, and are big-endian
+as keys.
 
 The outbox is an LMDB environment of its own in the home, because the model is the same on all
 hosts, and the outbox is not. The learner writes it; workers read the pins. Failure: StoreErrors.
@@ -40,17 +41,17 @@ _AGAIN, _UNDONE = 1, 2
 _NUMBER = struct.Struct(">Q")
 _PIN = struct.Struct(">Qh")
 _LAST = b"last"
-_TABLES = ("lessons", "questions", "pins", "meta")
+_TABLES = ("corrections", "questions", "pins", "meta")
 
 Tables = dict[str, LmdbTable]
 Result = TypeVar("Result")
 
 
-class Lesson(NamedTuple):
+class WaitingCorrection(NamedTuple):
     """A correction that is applied when the log answers again."""
 
     event: Event
-    """the event that the lesson will become; its seq is the number of the lesson"""
+    """the event that the correction will become; its seq is the number of the correction"""
     words: Words
     mark: bytes
     again: bool = False
@@ -60,17 +61,17 @@ class Lesson(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Return the place of the lesson in the outbox."""
+        """Return the place of the correction in the outbox."""
         return self.event.seq
 
     def encode(self) -> bytes:
-        """Return the lesson as bytes, without its number."""
+        """Return the correction as bytes, without its number."""
         flags = self.again * _AGAIN | self.undone * _UNDONE
         return bytes((flags,)) + encode_body([self.event], self.words, self.mark)
 
     @classmethod
     def decode(cls, number: int, data: Buffer) -> Self:
-        """Return the lesson of these bytes."""
+        """Return the correction of these bytes."""
         whole = bytes(data)
         body, flags = decode_body(number, whole[1:]), whole[0]
         again, undone = bool(flags & _AGAIN), bool(flags & _UNDONE)
@@ -91,7 +92,7 @@ class OutboxState(NamedTuple):
     """How much waits in the outbox."""
 
     waiting: int
-    """lessons and questions"""
+    """corrections and questions"""
     bytes: int
     oldest_us: int
     """when the oldest of them was given; 0 if none waits"""
@@ -110,18 +111,20 @@ class Outbox:
         """Close the files."""
         release(self._environment)
 
-    def put(self, lessons: Sequence[Lesson]) -> list[Lesson]:
-        """Store lessons durably; return them with their numbers."""
-        self._refuse_beyond(sum(len(lesson.encode()) for lesson in lessons))
+    def put(self, corrections: Sequence[WaitingCorrection]) -> list[WaitingCorrection]:
+        """Store corrections durably; return them with their numbers."""
+        self._refuse_beyond(sum(len(correction.encode()) for correction in corrections))
 
-        def run(tables: Tables) -> list[Lesson]:
+        def run(tables: Tables) -> list[WaitingCorrection]:
             numbered = [
-                lesson._replace(event=lesson.event._replace(seq=number))
-                for number, lesson in enumerate(lessons, _next_numbers(tables, len(lessons)))
+                correction._replace(event=correction.event._replace(seq=number))
+                for number, correction in enumerate(
+                    corrections, _next_numbers(tables, len(corrections))
+                )
             ]
-            for lesson in numbered:
-                tables["lessons"].put(_NUMBER.pack(lesson.number), lesson.encode())
-                _pin(tables, lesson)
+            for correction in numbered:
+                tables["corrections"].put(_NUMBER.pack(correction.number), correction.encode())
+                _pin(tables, correction)
             return numbered
 
         return self._environment.transact(run)
@@ -163,51 +166,51 @@ class Outbox:
         """Remove a question."""
         self._environment.transact(lambda tables: tables["questions"].delete(_NUMBER.pack(number)))
 
-    # -- lessons --------------------------------------------------------------------------------
+    # -- corrections -------------------------------------------------------------------------------
 
-    def first(self, count: int) -> list[Lesson]:
-        """Return the oldest lessons; those with one mark are not separated."""
-        found: list[Lesson] = []
+    def first(self, count: int) -> list[WaitingCorrection]:
+        """Return the oldest corrections; those with one mark are not separated."""
+        found: list[WaitingCorrection] = []
         with self._environment.read() as tables:
-            for key, value in tables["lessons"].scan():
-                lesson = Lesson.decode(_number(key), value)
-                if len(found) >= count and lesson.mark != found[-1].mark:
+            for key, value in tables["corrections"].scan():
+                correction = WaitingCorrection.decode(_number(key), value)
+                if len(found) >= count and correction.mark != found[-1].mark:
                     break
-                found.append(lesson)
+                found.append(correction)
         return found
 
-    def lesson(self, number: int) -> Lesson | None:
-        """Return a lesson; None if it does not wait any more."""
+    def correction(self, number: int) -> WaitingCorrection | None:
+        """Return a correction; None if it does not wait any more."""
         with self._environment.read() as tables:
-            value = tables["lessons"].get(_NUMBER.pack(number))
-            return None if value is None else Lesson.decode(number, value)
+            value = tables["corrections"].get(_NUMBER.pack(number))
+            return None if value is None else WaitingCorrection.decode(number, value)
 
-    def remove(self, lessons: Iterable[Lesson]) -> None:
-        """Remove lessons, and the pins that no newer lesson has replaced."""
+    def remove(self, corrections: Iterable[WaitingCorrection]) -> None:
+        """Remove corrections, and the pins that no newer correction has replaced."""
 
         def run(tables: Tables) -> None:
-            for lesson in lessons:
-                tables["lessons"].delete(_NUMBER.pack(lesson.number))
-                _unpin(tables, lesson)
+            for correction in corrections:
+                tables["corrections"].delete(_NUMBER.pack(correction.number))
+                _unpin(tables, correction)
 
         self._environment.transact(run)
 
-    def take_back(self, number: int) -> Lesson | None:
-        """Undo a lesson while it waits; None if it does not."""
+    def take_back(self, number: int) -> WaitingCorrection | None:
+        """Undo a correction while it waits; None if it does not."""
 
-        def run(tables: Tables) -> Lesson | None:
+        def run(tables: Tables) -> WaitingCorrection | None:
             key = _NUMBER.pack(number)
-            value = tables["lessons"].get(key)
-            lesson = None if value is None else Lesson.decode(number, value)
-            if lesson is None or lesson.undone:
+            value = tables["corrections"].get(key)
+            correction = None if value is None else WaitingCorrection.decode(number, value)
+            if correction is None or correction.undone:
                 return None
-            tables["lessons"].put(key, lesson._replace(undone=True).encode())
-            _unpin(tables, lesson)
-            for older, value in tables["lessons"].scan():
-                found = Lesson.decode(_number(older), value)
-                if found.event.label_key == lesson.event.label_key and not found.undone:
+            tables["corrections"].put(key, correction._replace(undone=True).encode())
+            _unpin(tables, correction)
+            for older, value in tables["corrections"].scan():
+                found = WaitingCorrection.decode(_number(older), value)
+                if found.event.label_key == correction.event.label_key and not found.undone:
                     _pin(tables, found)
-            return lesson
+            return correction
 
         return self._environment.transact(run)
 
@@ -220,8 +223,8 @@ class Outbox:
         """Return how much waits."""
         with self._environment.read() as tables:
             count, times = _count(tables), []
-            for key, value in tables["lessons"].scan():
-                times.append(Lesson.decode(_number(key), value).event.time_us)
+            for key, value in tables["corrections"].scan():
+                times.append(WaitingCorrection.decode(_number(key), value).event.time_us)
                 break
             for key, value in tables["questions"].scan():
                 times.append(_question(key, value).time_us)
@@ -242,7 +245,7 @@ class OutboxReader:
         return self._read(lambda tables: _pinned(tables, keys), {})
 
     def waiting(self) -> int:
-        """Return how many lessons and questions wait."""
+        """Return how many corrections and questions wait."""
         return self._read(_count, 0)
 
     def _read(self, run: Callable[[Tables], Result], without: Result) -> Result:
@@ -264,7 +267,7 @@ class OutboxReader:
 
 
 def _count(tables: Tables) -> int:
-    return sum(tables[name].stat()["entries"] for name in ("lessons", "questions"))
+    return sum(tables[name].stat()["entries"] for name in ("corrections", "questions"))
 
 
 def _next_numbers(tables: Tables, count: int) -> int:
@@ -284,20 +287,20 @@ def _pinned(tables: Tables, keys: Sequence[bytes]) -> dict[bytes, int]:
     return {key: _PIN.unpack(value)[1] for key, value in found if value is not None}
 
 
-def _pin(tables: Tables, lesson: Lesson) -> None:
-    """Let the label of a lesson decide the verdict on its message; after a forget, the model."""
-    event = lesson.event
+def _pin(tables: Tables, correction: WaitingCorrection) -> None:
+    """Let a correction decide the verdict on its message; after a forget the model decides."""
+    event = correction.event
     if event.after != NO_LABEL:
-        tables["pins"].put(event.label_key, _PIN.pack(lesson.number, event.after))
+        tables["pins"].put(event.label_key, _PIN.pack(correction.number, event.after))
     elif event.kind is EventKind.FORGET:
         tables["pins"].delete(event.label_key)
 
 
-def _unpin(tables: Tables, lesson: Lesson) -> None:
-    """Remove the pin of a lesson; a newer one of the same message stays."""
-    key = lesson.event.label_key
+def _unpin(tables: Tables, correction: WaitingCorrection) -> None:
+    """Remove the pin of a correction; a newer one of the same message stays."""
+    key = correction.event.label_key
     value = tables["pins"].get(key) if key else None
-    if value is not None and _PIN.unpack(value)[0] == lesson.number:
+    if value is not None and _PIN.unpack(value)[0] == correction.number:
         tables["pins"].delete(key)
 
 

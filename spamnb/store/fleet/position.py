@@ -25,7 +25,7 @@ class Recorded(NamedTuple):
     chain: str
     """of the host's last entry"""
     mark: str = ""
-    """of the host's last entry; it shows that a waiting lesson was stored"""
+    """of the host's last entry; it shows that a waiting correction was stored"""
 
 
 class FleetPosition(NamedTuple):
