@@ -177,7 +177,7 @@ def test_admins_label_for_all_or_for_one_person(service, model):
         assert view.event(receipt.event).user == "ann"
         assert view.live(label_key(model.example(NEWSLETTER).digest, model.person("ann")))
     wrong = Feedback("ham", NEWSLETTER, user="root", trust="admin", person="x@elsewhere.example")
-    assert "no person" in service.teach(wrong).reason
+    assert "not the address of a person" in service.teach(wrong).reason
 
 
 def test_strangers_and_reports_have_no_persons(service, model):

@@ -100,7 +100,7 @@ def test_labels_against_the_rest_do_not_depend_on_each_other(cross):
 def test_against_the_rest_has_one_kind_only(cross):
     """A kind that is not evaluated against the rest is refused."""
     documents = [(raw, (label,)) for raw, label in rows(40)]
-    with pytest.raises(UserError, match="no kind multinomial"):
+    with pytest.raises(UserError, match="kind multinomial"):
         evaluate_against_rest(documents, replace(cross, kind="multinomial"))
 
 
