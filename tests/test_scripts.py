@@ -53,7 +53,7 @@ SHORT = {
     "bench/memory": (["--messages", "2000"], "RssAnon, all processes", (0,)),
     "bench/persons": (["--persons", "20", "--labels", "1"], "1000 recipients", (0,)),
     "bench/path_length": ([], "correction ", (0,)),
-    "bench/prior": (["--short"], "A for B: prior", (0,)),
+    "bench/prior": (["--short"], "prior of the other half", (0,)),
     "bench/speed": (["--short"], "score one.eml", (0,)),
     "bench/store": (["--short"], "bytes_a_feature", (0,)),
     "bench/worlds": (
