@@ -126,6 +126,7 @@ def test_a_correction_tells_that_no_replica_has_it(hosts, server, place):
         done = command(first, "correct", "spam", ONE_HAM)
         assert (done.code, done.out.count(lacking)) == (0, 1)
         daemon.wait_for("the fleet needs attention")
+        assert "unchanged" in command(first, "correct", "spam", ONE_HAM).out  # appends nothing
         until(lambda: any(lacking in one for one in status_of(first)["warnings"]), "the warning")
         assert "spamnb_fleet_copied 0" in command(first, "status", "--prometheus").out
         with replica_of(server, place / "replica") as replica:

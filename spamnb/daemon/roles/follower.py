@@ -175,7 +175,9 @@ class Follower(_FleetThread):
     def _tell_copied(self, store: FleetStore) -> None:
         """Log if `fleet.durable` demands a replica, and none has the last append."""
         if self._is_copied and not store.is_copied:
-            error = "no replica of the server of the fleet's log has the newest entry"
+            error = (
+                "no replica of the server of the fleet's log has confirmed this host's last entry"
+            )
             hint = "check the replication of the server"
             event = "the fleet needs attention"
             self._holder.config.log(

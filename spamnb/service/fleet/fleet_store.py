@@ -279,7 +279,8 @@ class FleetStore:
                         _pause()
                 else:
                     self._is_behind = False
-                    self.is_copied = attempt.is_copied
+                    if attempt.events:
+                        self.is_copied = attempt.is_copied
                     self._was_long = attempt.events > FEW_EVENTS
                     return result
         finally:

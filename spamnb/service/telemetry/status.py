@@ -97,7 +97,9 @@ def warnings(facts: Mapping[str, Any], quiet_days: int = QUIET_DAYS) -> list[str
     if facts.get("fleet", {}).get("fault"):
         found.append(f"this host does not follow its fleet: {facts['fleet']['fault']}")
     if not facts.get("fleet", {}).get("copied", True):
-        found.append("no replica of the server of the fleet's log has the newest entry")
+        found.append(
+            "no replica of the server of the fleet's log has confirmed this host's last entry"
+        )
     if facts.get("fleet", {}).get("waiting"):
         found.append(f"{facts['fleet']['waiting']} corrections wait for the log of the fleet")
     model = facts.get("model")
