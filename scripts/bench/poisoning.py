@@ -26,7 +26,7 @@ from spamnb.core.features.locations import TokenLocation
 from spamnb.core.mail.message import canonical
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.decision import decide_many
-from spamnb.core.model.scoring import RowView, probabilities, scores
+from spamnb.core.model.scoring import RowView, scores
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.requests import Example, Learn, Source
@@ -133,8 +133,8 @@ class Site:
 
     def _harm(self, totals: Any, rows: Any) -> Harm:
         z = scores(self.model.recipe, totals, rows, self._view)
-        decided = decide_many(probabilities(z), Costs())
         odds, spam = z[:, 1] - z[:, 0], self._spam
+        decided = decide_many(odds, Costs())
         return Harm(
             100 * float((decided[~spam] > 0).mean()),
             100 * float((decided[~spam] > 1).mean()),

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spamnb.bayes.classifier import numbers
-from spamnb.core.model.decision import least_expected
 from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.errors import UserError
 
@@ -48,7 +47,16 @@ def minimum_risk(probabilities: ArrayLike, losses: ArrayLike) -> NDArray[np.intp
     P, L = numbers(probabilities), numbers(losses)
     if P.shape[1] != L.shape[1]:
         raise UserError(f"probabilities of {P.shape[1]} classes, losses of {L.shape[1]} classes")
-    return least_expected(P, L)
+    return _least_expected(P, L)
+
+
+def _least_expected(P: Floats, L: Floats) -> NDArray[np.intp]:
+    # Class by class, not a matrix product: its rounding depends on the machine's BLAS, so ties
+    # could be resolved either way.
+    expected = P[:, :1] * L[:, 0]
+    for k in range(1, P.shape[1]):
+        expected += P[:, k, None] * L[:, k]
+    return np.asarray(expected.argmin(axis=1))
 
 
 def zero_one(K: int) -> Floats:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.model.costs import BINARY, DECISIONS, Costs, thresholds
+from spamnb.core.model.costs import DECISIONS, Costs, thresholds
 from spamnb.core.model.decision import decide_many
 from spamnb.core.model.events import Ints
 from spamnb.core.model.evidence import reliability
@@ -154,9 +154,9 @@ def _estimate_bayes_error(
 def message_results(samples: Samples, scored: ScoredMessages, options: Options) -> MessageResults:
     """Return the scores with the decisions that they lead to."""
     P = probabilities(scored.z)
-    decision = decide_many(P, options.costs or Costs(), BINARY)
     ids = tuple(samples.items[i].example.digest.hex() for i in scored.which.tolist())
     odds = scored.z[:, 1] - scored.z[:, 0]
+    decision = decide_many(odds, options.costs or Costs())
     return MessageResults(
         samples.truth[scored.which] == 1, odds, P[:, 1], decision >= 2, decision, ids
     )

@@ -145,7 +145,7 @@ def settings_for(found: HamLossBound, costs: Costs) -> str:
     """Return the costs for that junk threshold, in the syntax of the settings file."""
     made = costs_for(costs, found)
     pairs = (("junk", made.junk), ("reject", made.reject))
-    return ", ".join(f"costs.{name} = [{ham:.4g}, {spam:.4g}]" for name, (ham, spam) in pairs)
+    return ", ".join(f"costs.{name} = [{ham!r}, {spam!r}]" for name, (ham, spam) in pairs)
 
 
 def decision_rows(evaluation: Evaluation) -> list[tuple[str, str, str, str]]:

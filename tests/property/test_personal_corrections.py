@@ -88,7 +88,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=settings.default.max_examples * 2)
 @given(steps, st.randoms(use_true_random=False))
 def test_changes_taken_back_in_any_order_leave_no_trace(changes, dice):
     """After every change was taken back, a person's corrections are empty."""

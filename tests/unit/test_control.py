@@ -194,7 +194,10 @@ _LINES = st.one_of(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=settings.default.max_examples * 5,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.lists(_LINES, max_size=6))
 def test_no_bytes_stop_the_server(server, lines):
     """After arbitrary lines, short bodies and huge numbers the server still replies."""

@@ -1,14 +1,15 @@
 """Decisions by least expected cost, and the thresholds that follow from the costs."""
 
 from itertools import pairwise
+from math import exp, inf, log, nan, nextafter
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.model.costs import DECISIONS, Costs, roles_of, thresholds
-from spamnb.core.model.decision import decide, decide_many
+from spamnb.core.model.costs import DECISIONS, Costs, junk_from, roles_of, thresholds
+from spamnb.core.model.decision import decide, decide_many, spam_log_odds
 from spamnb.errors import BugError, SettingsError
 
 ZERO_ONE = Costs(deliver=(0, 1), unsure=(1, 1), junk=(1, 0), reject=(1, 0))
@@ -22,46 +23,52 @@ def costs_of(drawn):
     return Costs(*zip(ham, spam, strict=True))
 
 
-def pairs(spam):
-    """Make [M, 2] of the probabilities of spam."""
+def log_odds(spam):
+    """Make the log-odds of probabilities of spam."""
     spam = np.asarray(spam, float)
-    return np.stack([1 - spam, spam], axis=-1)
+    with np.errstate(divide="ignore"):
+        return np.log(spam) - np.log1p(-spam)
 
 
-@given(st.floats(0, 1))
-def test_zero_one_loss_takes_the_most_probable_label(p):
+def paid(costs, decision, odds):
+    """Return the expected cost of a decision, from log-odds."""
+    ham, spam = costs.table()[decision]
+    return ham / (1 + exp(odds)) + spam / (1 + exp(-odds))
+
+
+@given(st.floats(-700, 700))
+def test_zero_one_loss_takes_the_most_probable_label(odds):
     """When every error costs one, the decision follows the larger probability, ties deliver."""
-    assert decide([1 - p, p], ZERO_ONE) == ("junk" if p > 1 - p else "deliver")
+    assert decide(odds, ZERO_ONE) == ("junk" if odds > 0 else "deliver")
 
 
-@given(TABLES, st.floats(0, 1))
-def test_no_other_decision_is_expected_to_cost_less(drawn, p):
-    """The decision has the least expected cost, and no milder one has the same."""
+@given(TABLES, st.floats(-700, 700))
+def test_no_other_decision_is_expected_to_cost_less(drawn, odds):
+    """The decision has the least expected cost."""
     costs = costs_of(drawn)
-    expected = [(1 - p) * ham + p * spam for ham, spam in costs.table()]
-    chosen = DECISIONS.index(decide([1 - p, p], costs))
-    assert expected[chosen] == pytest.approx(min(expected))
-    assert all(milder > expected[chosen] for milder in expected[:chosen])
+    each = [paid(costs, decision, odds) for decision in range(len(DECISIONS))]
+    assert each[DECISIONS.index(decide(odds, costs))] == pytest.approx(min(each))
 
 
-@given(TABLES)
-def test_thresholds_agree_with_decisions_on_a_grid(drawn):
-    """Between two thresholds the decision of the lower one is taken, everywhere."""
-    costs = costs_of(drawn)
-    grid = np.linspace(0, 1, 4001)[1:-1]
-    edge = thresholds(costs)
-    starts = np.array([threshold.probability for threshold in edge])
-    assume(all(high - low > 1e-9 for low, high in pairwise(starts)))
-    far = np.abs(grid[:, None] - starts).min(axis=1) > 1e-9
-    named = np.array([DECISIONS.index(threshold.decision) for threshold in edge])
-    expected = named[np.searchsorted(starts, grid, side="right") - 1]
-    chosen = decide_many(pairs(grid), costs)
-    table = np.array(costs.table())
-    # Nearly equal lines may swap by rounding: there the cost must be the same, not the name.
-    differing = far & (chosen != expected)
-    paid = (pairs(grid) * table[chosen]).sum(axis=1)
-    owed = (pairs(grid) * table[expected]).sum(axis=1)
-    np.testing.assert_allclose(paid[differing], owed[differing], rtol=1e-9, atol=1e-12)
+@given(TABLES, st.floats(-700, 700))
+def test_a_score_on_a_threshold_gets_the_milder_decision(drawn, odds):
+    """On a threshold the decision is the one below it, and the next higher score has that above."""
+    for costs in (costs_of(drawn), junk_from(Costs(), odds)):
+        edge = thresholds(costs)
+        assert [one.log_odds for one in edge] == sorted(one.log_odds for one in edge)
+        for line in {one.log_odds for one in edge[1:]}:
+            below = [one.decision for one in edge if one.log_odds < line]
+            above = [one.decision for one in edge if one.log_odds <= line]
+            assert decide(line, costs) == below[-1]
+            assert decide(nextafter(line, inf), costs) == above[-1]
+            assert list(decide_many([line], costs)) == [DECISIONS.index(below[-1])]
+
+
+@given(st.floats(0, 40))
+def test_the_wanted_threshold_itself_is_not_junk(line):
+    """Costs made for a threshold of junk leave a message on it out of the junk folder."""
+    assert decide(line, junk_from(Costs(), line)) in ("deliver", "unsure")
+    assert decide(line + 1e-9, junk_from(Costs(), line)) in ("junk", "reject")
 
 
 def test_default_thresholds():
@@ -83,11 +90,10 @@ def test_hardly_different_costs_overflow_nothing():
 
 def test_the_default_decides_by_its_thresholds():
     """A hair to either side of a threshold the decision differs; on a tie it is the milder."""
-    assert decide([0.5, 0.5], Costs()) == "deliver"
+    assert decide(0.0, Costs()) == "deliver"
     for milder, threshold in pairwise(thresholds(Costs())):
-        p = threshold.probability
-        assert decide([1 - p + 1e-9, p - 1e-9], Costs()) == milder.decision
-        assert decide([1 - p - 1e-9, p + 1e-9], Costs()) == threshold.decision
+        assert decide(threshold.log_odds, Costs()) == milder.decision
+        assert decide(nextafter(threshold.log_odds, inf), Costs()) == threshold.decision
 
 
 def test_losing_a_ham_costs_a_hundred_spams_read():
@@ -95,7 +101,7 @@ def test_losing_a_ham_costs_a_hundred_spams_read():
     costs = Costs()
     assert costs.junk[0] == 100 * costs.deliver[1]
     assert costs.reject[0] > costs.junk[0]
-    assert decide([1 / 101, 100 / 101], costs) == "unsure"
+    assert decide(log(100), costs) == "unsure"
 
 
 def test_decisions_that_never_pay_have_no_threshold():
@@ -110,7 +116,7 @@ def test_when_everything_is_free_all_is_delivered():
     """A table of zeros has no reason for anything but the mildest decision."""
     free = Costs((0, 0), (0, 0), (0, 0), (0, 0))
     assert [t.decision for t in thresholds(free)] == ["deliver"]
-    assert decide([0.0, 1.0], free) == "deliver"
+    assert decide(inf, free) == "deliver"
 
 
 def test_every_label_plays_a_role():
@@ -118,14 +124,19 @@ def test_every_label_plays_a_role():
     labels = ("ham", "newsletter", "spam", "phishing")
     assert roles_of(labels) == ("ham", "ham", "spam", "ham")
     roles = roles_of(labels, spam_like=("spam", "phishing"))
-    assert decide([0.001, 0.0, 0.5, 0.499], Costs(), roles) == "junk"
-    assert decide([0.001, 0.5, 0.499, 0.0], Costs(), roles) == "deliver"
+    z = [log(p) for p in (0.001, 0.009, 0.5, 0.49)]
+    assert spam_log_odds(z, roles) == pytest.approx(log(99))
+    assert spam_log_odds(z, roles_of(labels)) == pytest.approx(0.0)
+    assert spam_log_odds([1.0, 3.5], roles_of(("ham", "spam"))) == 2.5
+    assert spam_log_odds([1.0, 3.5], roles_of(("spam", "ham"))) == -2.5
+    assert spam_log_odds([1.0, 3.5], roles_of(("work", "home"))) == -inf
 
 
-def test_decisions_on_a_batch_equal_single_decisions():
-    """The vectorised decision is the same as each alone."""
-    P = pairs(np.linspace(0, 1, 101))
-    assert [DECISIONS[i] for i in decide_many(P, Costs())] == [decide(row, Costs()) for row in P]
+@given(TABLES, st.lists(st.floats()))
+def test_decisions_on_a_batch_equal_single_decisions(drawn, odds):
+    """The vectorised decision is the same as each alone, infinite scores included."""
+    odds, costs = [one for one in odds if one == one], costs_of(drawn)  # noqa: PLR0124 - no nan
+    assert [DECISIONS[i] for i in decide_many(odds, costs)] == [decide(one, costs) for one in odds]
 
 
 @pytest.mark.parametrize(
@@ -146,8 +157,10 @@ def test_invalid_cost_tables_are_refused(table):
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("wrong", [[0.5, float("nan")], [1.5, -0.5], [0.2, 0.3, 0.5], [[0.5, 0.5]]])
-def test_what_are_no_probabilities_is_refused(wrong):
+def test_what_is_no_number_is_refused():
     """A nan would silently deliver or reject, so it raises BugError."""
+    for asked in (lambda: decide(nan, Costs()), lambda: decide_many([0.0, nan], Costs())):
+        with pytest.raises(BugError):
+            asked()
     with pytest.raises(BugError):
-        decide(wrong, Costs())
+        spam_log_odds([0.2, 0.3, 0.5], roles_of(("ham", "spam")))

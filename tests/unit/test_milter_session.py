@@ -347,7 +347,7 @@ def test_an_offer_is_answered_with_its_part():
     assert Offer(6, 0x10, 0x80).answer() == (6, 0x10, 0x80)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=settings.default.max_examples * 5)
 @given(st.integers(0, 1 << 30))
 def test_the_split_of_the_stream_is_of_no_importance(seed):
     """Packets that come in any pieces give the same packets and scans."""
@@ -360,7 +360,7 @@ def test_the_split_of_the_stream_is_of_no_importance(seed):
     assert (driver.sent, driver.requests) == (want.sent, want.requests)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings.default.max_examples * 10)
 @given(st.lists(st.sampled_from([
     CONNECT, HELO, MAIL, RCPT, packet_of(b"T"), HEADER, END_OF_HEADER, BODY, END, packet_of(b"A"),
     packet_of(b"K"), packet_of(b"Q"), packet_of(b"U", b"x\0"), packet_of(b"D", b"Mi\0x\0"),

@@ -5,13 +5,15 @@ from math import exp
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spamnb.core.model.costs import DECISIONS, Costs, junk_from, thresholds
 from spamnb.core.model.decision import decide
+from spamnb.core.model.events import Recipe
 from spamnb.core.model.evidence import ham_needed, most_lost
 from spamnb.core.policy.whatif import MailArrays, what_if
+from spamnb.service.engine.filter import Filter
 
 ROWS = st.lists(st.tuples(st.floats(-40, 40), st.booleans(), st.booleans(), st.booleans()))
 FILED = ("junk", "reject")
@@ -23,11 +25,16 @@ def mail_of(rows):
     return MailArrays(np.array(log_odds, float), *(np.array(one, bool) for one in flags))
 
 
+def message(text):
+    return f"From: a@x.test\nSubject: {text}\n\n{text}\n".encode()
+
+
 def decision(log_odds, costs):
-    return decide((1 / (1 + exp(log_odds)), 1 / (1 + exp(-log_odds))), costs)
+    return decide(log_odds, costs)
 
 
 @given(ROWS, st.floats(-3, 12))
+@example(rows=[(0.985, False, False, False)], line=0.985)
 def test_the_counts_are_those_of_single_decisions(rows, line):
     """Pairs of decisions, known and expected mistakes are each counted over the messages alone."""
     old, new = Costs(), junk_from(Costs(), line)
@@ -85,3 +92,25 @@ def test_the_wanted_line_becomes_the_threshold_of_junk(line):
     """The costs that `junk_from` returns have junk above it."""
     found = {one.decision: one.log_odds for one in thresholds(junk_from(Costs(), line))}
     assert found["junk"] == pytest.approx(line)
+
+
+@pytest.mark.parametrize("labels", [("ham", "spam"), ("ham", "spam", "news")])
+def test_the_filter_and_its_history_agree_about_a_score_on_the_threshold(tmp_path, labels):
+    """Costs that put the threshold on a message's own score leave it unsure, in both."""
+    with Filter.open(tmp_path / "m", create=True, recipe=Recipe(labels=labels)) as model:
+        for number in range(30):
+            label = labels[number % len(labels)]
+            model.learn(message(f"{label} words {number} of {label} {number % 5}"), label)
+        mail = [message(f"{labels[n % 2]} words of {labels[-n % 2]} {n % 7}") for n in range(40)]
+        verdicts = [model.score(one) for one in mail]
+        entries = [*model.history.newest()][::-1]
+    found = Counter()
+    for raw, verdict, entry in zip(mail, verdicts, entries, strict=True):
+        costs = junk_from(Costs(), entry.log_odds)
+        with Filter.open(tmp_path / "m", readonly=True, costs=costs) as again:
+            decided = again.score(raw, remember=False).decision
+        effect = what_if(mail_of([(entry.log_odds, False, False, False)]), Costs(), costs, 2).effect
+        assert effect.counts[DECISIONS.index(verdict.decision), DECISIONS.index(decided)] == 1
+        assert decided in ("deliver", "unsure")
+        found[decided] += 1
+    assert found["unsure"]

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from spamnb.core.model.costs import Costs, Decision, Role, thresholds
-from spamnb.core.model.decision import decide
+from spamnb.core.model.decision import decide, spam_log_odds
 from spamnb.core.model.events import STEP_ONE, Ids, Recipe, RehearsalUpdate
-from spamnb.core.model.scoring import SHARE, Floats, softmax
+from spamnb.core.model.scoring import SHARE, Floats
 
 EXPECTED: dict[Role, tuple[Decision, ...]] = {
     "ham": ("deliver",),
@@ -48,7 +48,7 @@ def matches_label(z: list[float], label: int, costs: Costs, roles: tuple[Role, .
     """Whether label and decision are what the person that gave this label expects."""
     if max(z) != z[label]:
         return False
-    return decide(softmax(z), costs, roles) in EXPECTED[roles[label]]
+    return decide(spam_log_odds(z, roles), costs) in EXPECTED[roles[label]]
 
 
 def missing_nats(joint: Sequence[float], label: int, margin: float) -> float:

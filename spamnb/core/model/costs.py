@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from math import exp, inf, isfinite, log
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from spamnb.errors import SettingsError
 
@@ -24,6 +24,8 @@ Pair = tuple[float, float]
 
 DECISIONS: tuple[Decision, ...] = ("deliver", "unsure", "junk", "reject")
 """From the mildest to the harshest."""
+ROUNDING: Final = 1e-12
+"""More than the relative error of exp, log and the few sums between a threshold and its costs."""
 BINARY: tuple[Role, ...] = ("ham", "spam")
 
 
@@ -76,7 +78,7 @@ class OwnCosts(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """Above this probability of spam the decision is taken, up to the next threshold."""
+    """Above this probability of spam the decision is taken, up to the next threshold inclusive."""
 
     decision: Decision
     probability: float
@@ -114,18 +116,28 @@ def thresholds(costs: Costs) -> tuple[Threshold, ...]:
         log_odds, _, i = min(crossings)
         now = DECISIONS[i]
         dearer, cheaper = table[now][0] - ham, spam - table[now][1]
+        # Where three lines cross in one point, rounding must not put the thresholds out of order.
+        log_odds = max(log_odds, edge[-1].log_odds)
         edge.append(Threshold(now, dearer / (dearer + cheaper), log_odds))
+
+
+def log_odds_of(probability: float) -> float:
+    """Return the log-odds of a probability between 0 and 1."""
+    return log(probability / (1 - probability))
 
 
 def junk_from(costs: Costs, log_odds: float) -> Costs:
     """Return the costs with the cost of ham in junk that makes `log_odds` the threshold of junk.
 
-    The junk threshold is never below the unsure threshold. The ratio between the costs of
-    rejecting a ham and of filing it as junk is kept, but rejecting never becomes cheaper.
+    A message with exactly these log-odds is not junk. The junk threshold is never below the unsure
+    threshold. The ratio between the costs of rejecting a ham and of filing it as junk is kept, but
+    rejecting never becomes cheaper.
     """
     deliver, unsure, junk, reject = costs.deliver, costs.unsure, costs.junk, costs.reject
     first = log((unsure[0] - deliver[0]) / (deliver[1] - unsure[1])) if unsure != deliver else 0.0
-    ham = unsure[0] + exp(min(max(log_odds, first), 40.0)) * (unsure[1] - junk[1])
+    # Without ROUNDING, the threshold of these costs could lie a hair below the wanted one.
+    odds = exp(min(max(log_odds, first), 40.0)) * (1 + ROUNDING)
+    ham = unsure[0] + odds * (unsure[1] - junk[1])
     reject_ratio = reject[0] / junk[0] if junk[0] else 1.0
     return replace(
         costs, junk=(ham, junk[1]), reject=(max(ham * reject_ratio, reject[0]), reject[1])

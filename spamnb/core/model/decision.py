@@ -1,35 +1,51 @@
-"""Choose the decision with the least expected cost, from the probabilities of the labels.
+"""Choose the decision with the least expected cost, from the log-odds of spam.
 
-Must not know models or mail. Equal costs go to the milder decision. Fails with BugError for numbers
-that are no probabilities.
+Must not know models or mail. This is the only place that compares a score with the thresholds: a
+score equal to a threshold gets the milder decision. Scores are compared as log-odds, because
+expected costs, computed from probabilities, are equal over a range of scores near a threshold, and
+different expressions of the same probability round to different sides of it. Fails with BugError
+for a score that is no number.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from functools import lru_cache, reduce
-from operator import add, mul
+from functools import lru_cache
+from math import exp, inf, isnan, log
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from spamnb.core.model.costs import BINARY, DECISIONS, Costs, Decision, Role
-from spamnb.core.model.likelihood.smoothing import Floats
+from spamnb.core.model.costs import BINARY, DECISIONS, Costs, Decision, Role, thresholds
 from spamnb.errors import BugError
 
 
-def decide(P: Sequence[float], costs: Costs, roles: tuple[Role, ...] = BINARY) -> Decision:
-    """Decide on one message, from the probability of each label.
+def spam_log_odds(z: Sequence[float], roles: tuple[Role, ...] = BINARY) -> float:
+    """Return the log-odds of all spam-like labels against all others; infinite without either."""
+    if len(z) != len(roles):
+        raise BugError(f"{len(z)} scores for {len(roles)} labels")
+    if roles == BINARY:
+        return z[1] - z[0]
+    spam, ham = (_together([v for v, of in zip(z, roles, strict=True) if of == role])
+                 for role in ("spam", "ham"))  # fmt: skip
+    return spam - ham
 
-    The same as `decide_many`, in plain numbers: a tenth of the time for one message.
-    """
-    if len(P) != len(roles):
-        raise BugError(f"{len(P)} probabilities for {len(roles)} labels")
-    if not all(0 <= p <= 1 for p in P):
-        raise BugError("a probability is not between 0 and 1")
-    # From left to right, as in `least_expected`; `sum` rounds differently in Python 3.12.
-    expected = [reduce(add, map(mul, P, line)) for line in _losses(costs, roles)]
-    return DECISIONS[expected.index(min(expected))]
+
+def _together(scores: list[float]) -> float:
+    """Return the score of several labels as one."""
+    if len(scores) < 2:
+        return scores[0] if scores else -inf
+    most = max(scores)
+    return most + log(sum(exp(score - most) for score in scores))
+
+
+def decide(log_odds: float, costs: Costs) -> Decision:
+    """Decide on one message, from its log-odds of spam."""
+    if isnan(log_odds):
+        raise BugError("the score of a message is not a number")
+    edges, decisions = _steps(costs)
+    return DECISIONS[decisions[bisect_left(edges, log_odds)]]
 
 
 def at_least(decision: Decision, least: Decision) -> Decision:
@@ -37,33 +53,20 @@ def at_least(decision: Decision, least: Decision) -> Decision:
     return max(decision, least, key=DECISIONS.index)
 
 
-def decide_many(
-    probabilities: ArrayLike, costs: Costs, roles: tuple[Role, ...] = BINARY
-) -> NDArray[np.intp]:
-    """[M] index into DECISIONS for each message, from the probabilities [M, K]."""
-    P = np.asarray(probabilities, np.float64)
-    if P.ndim != 2 or P.shape[1] != len(roles):
-        raise BugError(f"probabilities of shape {P.shape} for {len(roles)} labels")
-    if not ((P >= 0) & (P <= 1)).all():
-        raise BugError("a probability is not between 0 and 1")
-    # Of equal costs the first is taken, which is the milder.
-    return least_expected(P, np.array(_losses(costs, roles)))
+def decide_many(log_odds: ArrayLike, costs: Costs) -> NDArray[np.intp]:
+    """[M] index into DECISIONS for each message, as `decide` decides on it."""
+    scores = np.asarray(log_odds, np.float64)
+    if np.isnan(scores).any():
+        raise BugError("the score of a message is not a number")
+    edges, decisions = _steps(costs)
+    return np.array(decisions, np.intp)[np.searchsorted(edges, scores, side="left")]
 
 
 @lru_cache(maxsize=64)
-def _losses(costs: Costs, roles: tuple[Role, ...]) -> list[list[float]]:
-    """[decision][label] the costs."""
-    return [[line[BINARY.index(role)] for role in roles] for line in costs.table()]
-
-
-def least_expected(P: Floats, losses: Floats) -> NDArray[np.intp]:
-    """[M] the action with the least expected loss, from P [M, K] and losses [actions, K].
-
-    Of equal losses the first action is taken.
-    """
-    # Label by label, not a matrix product: its rounding depends on the machine's BLAS, so ties
-    # could be resolved either way.
-    expected = P[:, :1] * losses[:, 0]
-    for k in range(1, P.shape[1]):
-        expected += P[:, k, None] * losses[:, k]
-    return np.asarray(expected.argmin(axis=1))
+def _steps(costs: Costs) -> tuple[list[float], list[int]]:
+    """The thresholds in order, and the decisions below, between and above them."""
+    steps = thresholds(costs)
+    return (
+        [one.log_odds for one in steps[1:]],
+        [DECISIONS.index(one.decision) for one in steps],
+    )

@@ -10,12 +10,10 @@ import re
 from base64 import b32decode, b32encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import NamedTuple
 
-import numpy as np
-
-from spamnb.core.model.costs import Decision, OwnCosts, Role, roles_of
+from spamnb.core.model.costs import Decision, OwnCosts, roles_of
+from spamnb.core.model.decision import spam_log_odds
 from spamnb.core.model.events import Ids
 from spamnb.core.model.scoring import softmax
 
@@ -87,15 +85,7 @@ class Verdict:
 
         The same as `log_odds` for ham and spam; -inf where no label is spam.
         """
-        if len(self.labels) == 2 and "spam" in self.labels and "ham" in self.labels:
-            return self.log_odds
-        parts: dict[Role, list[float]] = {"ham": [], "spam": []}
-        for role, z in zip(roles_of(self.labels), self.z, strict=True):
-            parts[role].append(z)
-        if not parts["spam"]:
-            return -inf
-        spam, others = (np.logaddexp.reduce(np.array(parts[role])) for role in ("spam", "ham"))
-        return float(spam - others)
+        return spam_log_odds(self.z, roles_of(self.labels))
 
     def signed(self, signature: str) -> Verdict:
         """The verdict with its signature in the history; `replace` takes twice as long."""

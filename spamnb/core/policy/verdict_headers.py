@@ -231,14 +231,14 @@ def verdict_for(
 
 
 def decision_threshold(costs: Costs, least: Decision) -> float:
-    """The log-odds from which the decision is `least` or a harsher one; inf if it never is."""
+    """The log-odds above which the decision is `least` or harsher; inf if it never is."""
     harsh = DECISIONS[DECISIONS.index(least) :]
     found = [edge.log_odds for edge in thresholds(costs) if edge.decision in harsh]
     return found[0] if found else float("inf")
 
 
 def junk_threshold(costs: Costs) -> float:
-    """The log-odds from which a message is junk, or worse; inf if no message ever is."""
+    """The log-odds above which a message is junk, or worse; inf if no message ever is."""
     return decision_threshold(costs, "junk")
 
 
@@ -255,7 +255,7 @@ def score_of(verdict: ScanVerdict, junk_log_odds: float) -> float:
 
 
 def reject_score_of(reject_log_odds: float, junk_log_odds: float) -> float:
-    """The score from which a message is rejected; 999 if no message ever is."""
+    """The score above which a message is rejected; 999 if no message ever is."""
     if reject_log_odds == inf:
         return 999.0
     return _rounded(REQUIRED_SCORE + reject_log_odds - junk_log_odds)

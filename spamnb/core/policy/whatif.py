@@ -93,8 +93,8 @@ class WhatIf:
 def what_if(mail: MailArrays, old_costs: Costs, new_costs: Costs, one_in: int) -> WhatIf:
     """Return what other costs change; `one_in` says how much evidence a bound takes."""
     (effect,) = line_effects(mail, old_costs, [new_costs], one_in)
-    ham, spam = _ham_and_spam(mail.log_odds)
-    old, new = (decide_many(np.stack([ham, spam], 1), one) for one in (old_costs, new_costs))
+    _, spam = _ham_and_spam(mail.log_odds)
+    old, new = (decide_many(mail.log_odds, one) for one in (old_costs, new_costs))
     judged = mail.known & mail.before
     return WhatIf(
         effect=effect,
@@ -110,11 +110,10 @@ def line_effects(
 ) -> list[LineEffect]:
     """Return what each of many costs changes."""
     ham, spam = _ham_and_spam(mail.log_odds)
-    both = np.stack([ham, spam], 1)
-    old, judged_ham = decide_many(both, old_costs), mail.known & mail.before & ~mail.spam
+    old, judged_ham = decide_many(mail.log_odds, old_costs), mail.known & mail.before & ~mail.spam
     kinds, was_junk, effects = len(DECISIONS), old >= _JUNK, []
     for costs in lines:
-        new = decide_many(both, costs)
+        new = decide_many(mail.log_odds, costs)
         filed = new >= _JUNK
         counts = np.bincount(old * kinds + new, minlength=kinds * kinds).reshape(kinds, kinds)
         effects.append(

@@ -14,7 +14,7 @@ import numpy as np
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.decision import decide_many
 from spamnb.core.model.events import Ints
-from spamnb.core.model.scoring import Floats, probabilities
+from spamnb.core.model.scoring import Floats
 from spamnb.lab.persons.run import Played
 from spamnb.lab.persons.world import ATTACK, HAM, SPAM, World
 from spamnb.lab.statistics.metrics import Bools, auc
@@ -79,11 +79,12 @@ class _DeliveryColumns:
 
 
 def _columns(world: World, played: Played, costs: Costs) -> _DeliveryColumns:
+    odds = played.z[:, SPAM] - played.z[:, HAM]
     return _DeliveryColumns(
         person=np.array([delivery.person for delivery in world.deliveries]),
         spam=np.array([delivery.label == SPAM for delivery in world.deliveries]),
-        log_odds=played.z[:, SPAM] - played.z[:, HAM],
-        decision=decide_many(probabilities(played.z), costs),
+        log_odds=odds,
+        decision=decide_many(odds, costs),
         taught=played.taught,
     )
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 from spamnb.core.mail.filter_marks import FilterMark
 from spamnb.core.model.costs import Costs, Decision, roles_of
-from spamnb.core.model.decision import decide
+from spamnb.core.model.decision import decide, spam_log_odds
 from spamnb.core.model.scoring import Floats, probabilities
 from spamnb.core.policy.actions import limit_while_untrained
 from spamnb.lab.side_by_side.records import PairedVerdict, Truth
@@ -108,9 +108,9 @@ class _InOrder:
         def choose(_: Floats) -> Sequence[int]:
             return [index] if label else []
 
-        P = probabilities(self._trial.score_then_train(index, choose))
-        decision = decide(P.tolist(), self._costs, roles_of(LABELS))
+        z = self._trial.score_then_train(index, choose)
+        decision = decide(spam_log_odds(z.tolist(), roles_of(LABELS)), self._costs)
         decision = limit_while_untrained(decision, min(self._learnt.values()))
         if label:
             self._learnt[label] += 1
-        return Judgement(decision, float(P[1]))
+        return Judgement(decision, float(probabilities(z)[1]))

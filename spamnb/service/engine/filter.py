@@ -315,7 +315,7 @@ class Filter:
                     message_id=verdict.message_id,
                     label=verdict.label,
                     probability=verdict.probability,
-                    log_odds=verdict.log_odds,
+                    log_odds=verdict.spam_log_odds if "spam" in self.labels else verdict.log_odds,
                     decision=verdict.decision,
                     ids=features.by_group(index),
                     times=features.times_of(index) if self.recipe.occurrences else None,

@@ -13,8 +13,8 @@ from itertools import chain, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.model.costs import DECISIONS, Costs, Decision, OwnCosts, roles_of
-from spamnb.core.model.decision import at_least, decide, decide_many
+from spamnb.core.model.costs import Costs, Decision, OwnCosts, roles_of
+from spamnb.core.model.decision import at_least, decide, spam_log_odds
 from spamnb.core.model.events import Recipe, Totals
 from spamnb.core.model.scoring import Floats, maturity, predict, softmax
 from spamnb.core.model.verdict import Clue, Clues, Verdict, sides
@@ -79,8 +79,7 @@ def with_costs(verdict: Verdict, own: OwnCosts | None) -> Verdict:
     """Return the verdict with the decision by these costs; the verdict itself for None."""
     if own is None:
         return verdict
-    P = softmax(list(verdict.z))
-    decision = decide(P, own.costs, roles_of(verdict.labels))
+    decision = decide(verdict.spam_log_odds, own.costs)
     return replace(verdict, decision=_limited(decision, verdict.reason), own_costs=own)
 
 
@@ -156,16 +155,16 @@ def _verdicts(
     """Yield the verdict of each of these scores [P][K]."""
     labels, P = recipe.labels, list(map(softmax, every))
     spam = labels.index("spam") if "spam" in labels else None
-    decisions = decide_many(P, costs, roles_of(labels)).tolist()
-    for z, shares, decision in zip(every, P, decisions, strict=True):
+    roles = roles_of(labels)
+    for z, shares in zip(every, P, strict=True):
         winner = shares.index(max(shares))
         s, h = sides(labels, z)
+        decision = _limited(decide(spam_log_odds(z, roles), costs), shared.reason)
         # `replace` takes twice as long.
         yield Verdict(
             labels[winner], shares[winner if spam is None else spam], z[s] - z[h],
-            _limited(DECISIONS[decision], shared.reason), shared.evidence, labels, tuple(z),
-            shared.digest, shared.message_id, shared.signature, shared.reason, shared.own_costs,
-            shared.known, shared.ids,
+            decision, shared.evidence, labels, tuple(z), shared.digest, shared.message_id,
+            shared.signature, shared.reason, shared.own_costs, shared.known, shared.ids,
         )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from spamnb.core.features.locations import TokenLocation
 from spamnb.core.features.tokens import mark_of
 from spamnb.core.mail.marks import PARTLY
 from spamnb.core.model.costs import Costs, roles_of
-from spamnb.core.model.decision import at_least, decide
+from spamnb.core.model.decision import at_least, decide, spam_log_odds
 from spamnb.core.model.events import Ids, Recipe, Records, Totals
 from spamnb.core.model.scoring import RowView, scores, shares, softmax
 from spamnb.core.model.verdict import Clue, Clues, Verdict, sides
@@ -226,7 +226,7 @@ def _verdicts(rows: _Rows, costs: Costs, names: list[tuple[bytes, str]]) -> list
     found = []
     for index, ((digest, message_id), z) in enumerate(zip(names, every, strict=True)):
         P = softmax(z)
-        decision = decide(P, costs, roles)
+        decision = decide(spam_log_odds(z, roles), costs)
         winner = P.index(max(P))
         for_against = sides(labels, z)
         s, h = for_against

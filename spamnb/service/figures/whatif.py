@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from math import exp, inf, log
+from math import exp
 from typing import Any, Final
 
 import numpy as np
@@ -99,22 +99,12 @@ def _spread(mail: MailArrays) -> Chart:
 def _arrays(judged: Sequence[JudgedMessage], labels: tuple[str, ...]) -> MailArrays:
     if "spam" not in labels:
         raise UserError("the model has no label spam", hint="costs apply to ham and spam")
-    binary = set(labels) == {"ham", "spam"}
     return MailArrays(
-        log_odds=np.array(
-            [one.entry.log_odds if binary else _log_odds(one.entry.probability) for one in judged],
-            np.float64,
-        ),
+        log_odds=np.array([one.entry.log_odds for one in judged], np.float64),
         known=np.array([one.said is not None for one in judged], bool),
         spam=np.array([one.said == "spam" for one in judged], bool),
         before=np.array([one.before for one in judged], bool),
     )
-
-
-def _log_odds(probability: float) -> float:
-    if probability in (0.0, 1.0):
-        return inf if probability else -inf
-    return log(probability / (1 - probability))
 
 
 def _thresholds(costs: Costs) -> dict[str, float]:

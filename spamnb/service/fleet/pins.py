@@ -12,7 +12,7 @@ from typing import Protocol
 
 from spamnb.core.model.correction import decision_margins, matches_label, missing_nats
 from spamnb.core.model.costs import Costs, roles_of
-from spamnb.core.model.decision import decide
+from spamnb.core.model.decision import decide, spam_log_odds
 from spamnb.core.model.events import label_key
 from spamnb.core.model.scoring import softmax
 from spamnb.core.model.verdict import Verdict, sides
@@ -69,7 +69,7 @@ def _as_said(verdict: Verdict, label: int, costs: Costs) -> Verdict:
         label=labels[label],
         probability=P[labels.index("spam") if "spam" in labels else label],
         log_odds=z[s] - z[h],
-        decision=decide(P, costs, roles),
+        decision=decide(spam_log_odds(z, roles), costs),
         z=tuple(z),
         reason="",
     )

@@ -24,11 +24,11 @@ import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import isclose, log
+from math import isclose
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from spamnb.core.model.costs import Costs, junk_from, thresholds
+from spamnb.core.model.costs import Costs, junk_from, log_odds_of, thresholds
 from spamnb.errors import RefError, RefusedError, SettingsError
 from spamnb.store.files import durable_write, refused
 
@@ -120,7 +120,7 @@ def choose(home: Path, rules: CostRules, choice: CostChoice) -> CostChange:
     before = read_costs(home, rules.one_in) or Costs()
     if not isclose(thresholds_of(before)["junk"], choice.expect, rel_tol=1e-12):
         raise RefusedError("the costs have changed since then", hint="look at them again")
-    after, stored = junk_from(before, log(choice.junk / (1 - choice.junk))), read_stored(home)
+    after, stored = junk_from(before, log_odds_of(choice.junk)), read_stored(home)
     earlier = (stored, *stored.before) if stored else ()
     comments = (
         "Written by the console, page What if. Delete it to use the costs of the settings.",

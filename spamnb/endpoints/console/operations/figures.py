@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log
 
-from spamnb.core.model.costs import junk_from
+from spamnb.core.model.costs import junk_from, log_odds_of
 from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
 from spamnb.errors import SettingsError, UserError
 from spamnb.service.engine.clock import iso, now_us
@@ -76,7 +75,7 @@ def whatif(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     if (junk is None) == (costs is None):
         raise UserError("give `junk_from` or `costs`, and not both")
     try:
-        new = junk_from(old, log(junk / (1 - junk))) if junk else replace(old, **costs)
+        new = junk_from(old, log_odds_of(junk)) if junk else replace(old, **costs)
     except SettingsError as error:
         raise UserError(str(error), hint=error.hint) from error
     with site.reading() as model:

@@ -315,7 +315,7 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "whatif.applied": "The threshold of junk is {after} now; before, it was {before}.",
     "whatif.taken_back": "The threshold of junk is {after} again; before, it was {before}.",
     "whatif.applied_more": "The daemon reads it now, which takes a moment.",
-    "whatif.slider": "Junk from this threshold on",
+    "whatif.slider": "Junk above this threshold",
     "whatif.strict": "← stricter: more junk",
     "whatif.mild": "milder: less junk →",
     "whatif.over": "This is counted over the newest {messages} messages, since",

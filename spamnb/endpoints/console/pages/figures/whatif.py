@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from math import log
 from typing import Any, Final
 
-from spamnb.core.model.costs import DECISIONS, junk_from
+from spamnb.core.model.costs import DECISIONS, junk_from, log_odds_of
 from spamnb.endpoints.console.pages.figures.graphs import shown_chart
 from spamnb.endpoints.console.pages.page import Act, Notice, PageRequest, PageView, ask
 from spamnb.endpoints.console.pages.rendering import number, percent
@@ -35,7 +34,7 @@ def show(site: ConsoleSite, request: PageRequest) -> PageView:
     facts = _tried(site, request, steps=True)
     found, shown = facts["found"], facts["n"]
     steps = found["steps"]
-    at = round((_log_odds(facts["line"]) - steps[0]["log_odds"]) / STEP)
+    at = round((log_odds_of(facts["line"]) - steps[0]["log_odds"]) / STEP)
     facts |= {
         "choices": _MESSAGES,
         "position": min(max(at, 0), len(steps) - 1),
@@ -51,7 +50,7 @@ def confirm(site: ConsoleSite, request: PageRequest) -> PageView:
     facts = _tried(site, request, steps=False)
     # The form goes to the page What-if, which then shows the result.
     facts |= {"act_path": _PATH, "act_token": request.visitor.form_token(_PATH)}
-    costs = junk_from(site.config.costs, _log_odds(facts["line"]))
+    costs = junk_from(site.config.costs, log_odds_of(facts["line"]))
     pairs = {"junk": costs.junk, "reject": costs.reject}
     facts["lines"] = [f"{name} = [{ham:.8g}, {spam:g}]" for name, (ham, spam) in pairs.items()]
     return PageView("whatif_apply", facts)
@@ -75,7 +74,7 @@ def _tried(site: ConsoleSite, request: PageRequest, *, steps: bool) -> dict[str,
         "messages": messages,
         "decisions": DECISIONS,
         "found": found,
-        "n": _flat(found, _log_odds(line), line),
+        "n": _flat(found, log_odds_of(line), line),
     }
 
 
@@ -98,10 +97,6 @@ def _changed(
     after, before = (percent(done[name]["junk"]) for name in ("after", "before"))
     said = text(key, after=after, before=before)
     return Notice("done", said, text("whatif.applied_more"), back=back)
-
-
-def _log_odds(probability: float) -> float:
-    return log(probability / (1 - probability))
 
 
 def _flat(effect: Mapping[str, Any], log_odds: float, line: float) -> dict[str, str]:
