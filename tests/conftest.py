@@ -90,6 +90,16 @@ not. Each subject has faster tests in other files."""
 pytest_plugins = ["support.fixtures"]
 
 
+def pytest_addoption(parser):
+    """Add the option for many random examples."""
+    parser.addoption(
+        "--examples",
+        type=int,
+        help="this many random examples for each property (a part of it, or several times as many, "
+        "where an example takes very long or very little time)",
+    )
+
+
 def pytest_configure(config):
     """Cache compiled modules, and choose the number of examples of hypothesis.
 
@@ -102,14 +112,16 @@ def pytest_configure(config):
         sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix, "pycache"))
     if unknown := [name for name in SLOW if not (TESTS / name).exists()]:
         raise pytest.UsageError(f"SLOW in {__file__} names no file: {unknown}")
-    # No deadline, because a test must not fail on a busy machine. In continuous integration each
-    # run has the same examples. `scripts/test --all` has five times as many.
-    is_full = "not full" not in config.option.markexpr
+    # No deadline, because a test must not fail on a busy machine. Every run has the same examples,
+    # so no run fails by luck; with `--examples`, as in `scripts/test --all`, each run has others,
+    # and a failure prints how to repeat it.
+    examples = config.option.examples
     settings.register_profile(
         "spamnb",
         deadline=None,
-        derandomize="CI" in os.environ,
-        max_examples=100 if is_full else 20,
+        derandomize=examples is None,
+        print_blob=examples is not None,
+        max_examples=examples or 20,
     )
     settings.load_profile("spamnb")
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.postfix import free_ports
 from support.postgres_server import PostgresServer, needs_postgres
@@ -74,7 +74,6 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(steps, st.integers(0, 3))
 def test_a_log_does_what_the_model_does(make_log, steps, first):
     """Any series of appends, pens and reads has the outcomes that the rules give."""

@@ -138,7 +138,10 @@ def test_an_end_in_pieces_is_an_end(agent, mail, cut):
 WORDS = st.sampled_from([b".", b"\r\n", b"\r\n.", b"..", b"x", b"\n", b"\r", b"\0", b"y" * 70_000])
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=settings.default.max_examples * 2,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.lists(WORDS, max_size=30), st.lists(st.integers(0, 300_000), max_size=4))
 def test_any_body_in_any_pieces_is_stored_as_it_is(agent, mail, pieces, cuts):
     """Dotted bodies, stuffed as clients do, in random pieces: what is stored is what was meant."""
@@ -359,7 +362,7 @@ NOISE = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples * 3)
 @given(st.lists(NOISE, max_size=20))
 def test_no_noise_is_an_internal_error(noisy_agent, noise):
     """Every line of the answer to any bytes is a proper reply, and no exception is raised."""

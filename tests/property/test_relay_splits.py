@@ -88,7 +88,7 @@ def play(stream, script, changes, result, cuts=(), turns=()):
     return driver
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings.default.max_examples * 5)
 @given(
     dialogues,
     st.sampled_from(SCRIPTS),
@@ -110,7 +110,7 @@ def test_how_the_bytes_are_split_does_not_matter(stream, script, changes, result
         assert outcome(split) == outcome(whole)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=settings.default.max_examples * 5)
 @given(st.binary(max_size=300), st.binary(max_size=100), st.lists(st.integers(1, 9), max_size=200))
 def test_any_bytes_leave_the_session_sound(client, upstream, cuts):
     """Whatever both sides send, nothing raises, and the memory is given back at the end."""
