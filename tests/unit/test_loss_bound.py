@@ -1,10 +1,15 @@
 """The ham loss bound: exact values, coverage, and too little evidence."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from spamnb.core.model.costs import Costs, thresholds
+from spamnb.core.model.decision import decide_many
 from spamnb.core.model.evidence import ham_needed, most_lost
+from spamnb.lab.html_report import settings_for
 from spamnb.lab.statistics.loss_bound import costs_for, ham_loss_bound
 
 
@@ -71,3 +76,15 @@ def test_calibrated_scores_expect_what_comes():
     seen = 100 * found.ham_above / found.ham
     assert found.expected_percent == pytest.approx(seen, rel=0.1)
     assert seen <= found.at_worst_percent <= 2
+
+
+def test_the_printed_costs_file_no_more_ham_than_the_bound_counts():
+    """A ham on the threshold is not filed, by these costs or as the report prints them."""
+    for seed in range(200):
+        dice = np.random.default_rng(seed)
+        odds = np.concatenate((dice.normal(-1, 2, 700), dice.normal(6, 2, 300)))
+        found = ham_loss_bound(np.arange(1000) >= 700, odds, 100)
+        pairs = re.findall(r"costs\.(\w+) = \[(.+?), (.+?)\]", settings_for(found, Costs()))
+        printed = replace(Costs(), **{name: (float(ham), float(spam)) for name, ham, spam in pairs})
+        for costs in (printed, costs_for(Costs(), found)):
+            assert (decide_many(odds[:700], costs) >= 2).sum() == found.ham_above, seed
