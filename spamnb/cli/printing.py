@@ -1,6 +1,6 @@
 """Print results: text, JSON, and on terminals colours and progress bars.
 
-Control characters in text from messages are replaced, or a subject could control the terminal.
+Control characters in text from messages are made visible, or a subject could control the terminal.
 Failure: a closed pipe is handled in `main`.
 """
 
@@ -19,18 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spamnb.core.mail.printable import printable
+from spamnb.core.mail.printable import visible
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_BLANKS = "\t\xa0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
-_JOINERS = "\u200c\u200d"
-"""part of words in Persian and Hindi, and of emoji"""
-_PATH_BYTES = "".join(map(chr, range(0xDC80, 0xDD00)))
-"""undecodable bytes of paths, which `print_anything` writes as they are"""
-_KEPT = _BLANKS + _JOINERS + _PATH_BYTES
+_KEPT = "\t" + "".join(map(chr, range(0xDC80, 0xDD00)))
+"""tabs, and undecodable bytes of paths, which `print_anything` writes as they are"""
 MOST = sys.maxsize
 """upper bound of numeric arguments"""
 _COLOURS = {"spam": "red", "junk": "red", "reject": "red", "ham": "green", "deliver": "green",
@@ -53,8 +49,8 @@ def print_anything() -> None:
 
 
 def safe(text: str) -> str:
-    """Replace what could control the terminal or hide text."""
-    return printable(text, "\ufffd", keep=_KEPT)
+    """Make visible what could control the terminal, hide text or turn its direction."""
+    return visible(text, keep=_KEPT)
 
 
 def shown_time(time: int | str) -> str:

@@ -252,12 +252,12 @@ def test_score_without_a_model_says_what_to_do(tmp_path):
 
 
 def test_text_of_strangers_cannot_steer_the_terminal(trained, tmp_path):
-    """Control characters in paths and words are replaced."""
+    """Control characters in paths and words are made visible."""
     evil = tmp_path / "a\x1b[2Jb.eml"
     evil.write_bytes(ONE_HAM.read_bytes())
     done = spamnb(trained, "score", evil)
     assert "\x1b" not in done.out
-    assert "a\ufffd[2Jb.eml" in done.out
+    assert "a<U+001B>[2Jb.eml" in done.out
 
 
 def test_explain_shows_clues_that_add_up(trained):

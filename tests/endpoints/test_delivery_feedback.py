@@ -322,7 +322,7 @@ def test_a_hostile_subject_stays_in_its_line(settings, tmp_path):
         send(rig, report(evil), login=True)
     (receipt,) = receipts(tmp_path)
     assert receipt["Bcc"] is None
-    assert "* a Bcc: evil[2J" in receipt.get_content()
+    assert "* a Bcc: evil<U+001B>[2J" in receipt.get_content()
 
 
 # -- with a real model ----------------------------------------------------------------------------

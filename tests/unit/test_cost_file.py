@@ -118,7 +118,7 @@ def test_a_choice_is_in_force_and_is_taken_back(tmp_path):
     assert there.costs == first.after
     assert there.positions["costs.junk"] == str(tmp_path / FILE)
     assert (read_stored(tmp_path).by, read_stored(tmp_path).at) == (
-        'ann ??"x" \U0001f600', "one",
+        'ann <U+007F><U+000A>"x" \U0001f600', "one",
     )  # fmt: skip
     second = chosen(tmp_path, 0.99, 0.9, "two")
     assert stored_facts(tmp_path, RULES)["before"] == thresholds_of(first.after)

@@ -1,7 +1,9 @@
 """The preview of a message: what it shows, where links lead, and what it never contains."""
 
 import re
+from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from support.cpu_time import least_seconds, slowness
@@ -17,6 +19,7 @@ PAGE = HEAD + b"Content-Type: text/html; charset=utf-8\n\n"
 OWN_TAGS = {"html", "head", "meta", "title", "style", "body", "main", "section"}
 TAG = re.compile(r"<([a-z!/][^\s>]*)([^>]*)>", re.IGNORECASE)
 ATTRIBUTES = re.compile(r'\s+([a-z-]+)="[^"]*"')
+FILE = "Content-Type: a/b\nContent-Disposition: attachment; filename"
 SLOW_S = 1.5
 """the worst page that was found takes 0.9 s; without limits some take minutes"""
 
@@ -60,6 +63,47 @@ def test_header_text_and_attachments_are_shown():
     assert "x.html" in shown
     assert "CONTENT" not in shown
     assert "INSIDE" not in shown
+
+
+@pytest.mark.parametrize(
+    ("written", "shown", "ending"),
+    [
+        (f"{FILE}*=utf-8''invoice_2026%E2%80%AEfdp.exe", "invoice_2026<U+202E>fdp.exe", ".exe"),
+        (f'{FILE}="=?utf-8?q?a=E2=80=AEfdp=2Eexe?="', "a<U+202E>fdp.exe", ".exe"),
+        (f'{FILE}="a.pdf.e=?utf-8?q?=E2=80=8B?=xe"', "a.pdf.e<U+200B>xe", ".exe"),
+        (f'{FILE}="a.pdf{" " * 20}.scr"', f"a.pdf{' ' * 20}.scr", ".scr"),
+        ('Content-Type: a/b; name="=?utf-8?q?a=E2=80=AEfdp=2Eexe?="', "a<U+202E>fdp.exe", ".exe"),
+    ],
+)
+def test_a_deceptive_name_of_an_attachment_is_told(written, shown, ending):
+    """The name has its logical order and visible controls; its true ending and a warning follow."""
+    document = preview(parts(b"Content-Type: text/plain\n\nhello", f"{written}\n\nMZ".encode()))
+    row = f'<th scope="row"><bdi>{escape(shown)}</bdi></th><td><bdi>{ending}</bdi></td>'
+    assert row in document
+    assert f'<p class="warning">The name <bdi>{escape(shown)}</bdi>' in document
+    assert f"the file really ends in {ending}." in document
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\u200b]", document)
+
+
+def test_an_ordinary_name_has_no_warning():
+    """Names of all languages are shown as they are."""
+    for name in ("report.pdf", "Rechnung für März.pdf", "חשבונית.pdf", "請求書\u3000三月.pdf"):
+        field = "Content-Disposition: attachment; filename*=utf-8''" + quote(name)
+        document = preview(parts(b"Content-Type: text/plain\n\nhello", f"{field}\n\nx".encode()))
+        assert f"<bdi>{name}</bdi>" in document
+        assert 'class="warning"' not in document
+
+
+def test_header_fields_keep_their_logical_order():
+    """Subject and addresses, also of a message inside, show the control instead of obeying it."""
+    evil = "=?utf-8?q?ab=E2=80=AEcd?="
+    inside = f"From: {evil} <i@x.example>\nSubject: {evil} in\n\nbody"
+    raw = f"From: {evil} <a@x.example>\nSubject: {evil} out\n"
+    raw += f"Content-Type: message/rfc822\n\n{inside}"
+    document = preview(raw.encode())
+    for one in ("ab<U+202E>cd <a@x.example>", "ab<U+202E>cd out", "ab<U+202E>cd <i@x.example>",
+                "ab<U+202E>cd in"):  # fmt: skip
+        assert f"<bdi>{escape(one)}</bdi>" in document
 
 
 def test_hidden_text_stands_apart_and_is_marked():

@@ -165,7 +165,7 @@ def test_paths_are_read_for_the_log():
     assert commands.path_of(b'rcpt to: <"a>b"@c>') == '"a>b"@c'
     assert commands.path_of(b"MAIL FROM:a@b") == "a@b"
     assert commands.path_of(b"MAIL FROM:<>") == ""
-    assert commands.path_of(b"MAIL FROM:<a\x07@b>") == "a?@b"
+    assert commands.path_of(b"MAIL FROM:<a\x07@b>") == "a{U+0007}@b"
     assert commands.path_of(b"nonsense") == ""
 
 

@@ -338,10 +338,17 @@ def _string(raw: bytes, label: str, marks: set[str]) -> str:
 
 
 def header_text(value: bytes, marks: set[str]) -> Text:
-    """Decode a field's value."""
+    """Decode a field's value, and remove invisible characters."""
+    if b"=?" not in value and value.isascii():
+        return value
+    return clean_text(written_text(value, marks), marks)
+
+
+def written_text(value: bytes, marks: set[str]) -> Text:
+    """Decode a field's value, with all characters, in the order in which they were written."""
     if b"=?" in value:
-        return clean_text(compact_text(_words(value, marks)), marks)
+        return compact_text(_words(value, marks))
     if value.isascii():
         return value
     marks.add("header:8bit")
-    return clean_text(to_text(value, "", marks, "header"), marks)
+    return to_text(value, "", marks, "header")

@@ -16,8 +16,9 @@ from itertools import islice
 from typing import Final
 
 from spamnb.core.mail import limits
-from spamnb.core.mail.charset import Text, header_text
+from spamnb.core.mail.charset import Text, header_text, written_text
 from spamnb.core.mail.local_hosts import BY, LocalHosts
+from spamnb.core.mail.printable import visible
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -207,13 +208,19 @@ def _add_named(block: Block, rest: bytes) -> None:
 
 
 def subject_of(head: bytes) -> str:
-    """The decoded subject of a header block with any line ends, on one line; empty without one."""
+    """The subject of a header block with any line ends, safe to show on one line; empty without."""
     found = NAMED_FIELDS[b"subject"].search(b"\n" + head.lower())
     if found is None:
         return ""
     value = head[found.end() - 1 :][: limits.SHOWN_BYTES].replace(b"\r\n", b"\n")
-    decoded = header_text(unfold(value).partition(b"\n")[0].strip(), set())
-    return " ".join((decoded.decode("ascii") if isinstance(decoded, bytes) else decoded).split())
+    return shown_value(unfold(value).partition(b"\n")[0].strip())
+
+
+def shown_value(value: bytes) -> str:
+    """The value of a field, decoded, as it was written, and safe to show on one line."""
+    written = written_text(value[: limits.VALUE_BYTES], set())
+    text = written.decode("ascii") if isinstance(written, bytes) else written
+    return visible(" ".join(text.split()))
 
 
 def first_non_field(head: bytes) -> int:

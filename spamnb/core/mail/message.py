@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 from spamnb.core.mail import headers, limits
 from spamnb.core.mail.body.mime import read_body
@@ -112,13 +113,21 @@ def read_document(raw: bytes) -> Message:
 
 def read(raw: bytes, local: LocalHosts = NO_HOSTS) -> Message:
     """Read a message from any bytes."""
-    return read_with_sources(raw, local)[0]
+    return read_with_sources(raw, local).message
 
 
-def read_with_sources(
-    raw: bytes, local: LocalHosts = NO_HOSTS
-) -> tuple[Message, list[DecodedPart]]:
-    """Read a message, and give its parts also as they were before their text was read."""
+class MessageSources(NamedTuple):
+    """A message, and what it was read from."""
+
+    message: Message
+    parts: list[DecodedPart]
+    """as they were before their text was read"""
+    fields: list[tuple[bytes, bytes]]
+    """as they were written, those of messages inside under the prefix inner-"""
+
+
+def read_with_sources(raw: bytes, local: LocalHosts = NO_HOSTS) -> MessageSources:
+    """Read a message, and give what it was read from."""
     marks: set[str] = set()
     block, body = _parted(raw, local, marks)
     head = block.canonical()
@@ -153,4 +162,4 @@ def read_with_sources(
     fields.extend(state.inner)
     message_id = bare_id(special.get(b"message-id", b"").decode("latin-1"))
     message = Message(fields, state.parts, sorted(marks), digest.digest(), message_id)
-    return message, state.decoded
+    return MessageSources(message, state.decoded, block.fields + state.inner_fields)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from spamnb.core.mail.printable import printable
+from spamnb.core.mail.printable import visible
 from spamnb.endpoints.imap.connection import ImapConnection, StopSignal
 from spamnb.endpoints.imap.folders import ListedFolder, listed_folder, quoted
 from spamnb.endpoints.imap.login import LoginRefusedError, log_in, secret_of
@@ -379,4 +379,4 @@ def _set(uids: Sequence[int]) -> bytes:
 
 def _shown(text: str) -> str:
     """Return a text of the server as one short line."""
-    return printable(text[:_SHOWN_CHARS], " ").strip() or "(no reason)"
+    return visible(text[:_SHOWN_CHARS]).strip() or "(no reason)"

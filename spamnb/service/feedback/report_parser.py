@@ -21,9 +21,9 @@ from typing import Literal
 
 from spamnb.core.mail import headers, limits
 from spamnb.core.mail.body import attachments, mime
-from spamnb.core.mail.charset import Text, header_text
+from spamnb.core.mail.charset import Text
+from spamnb.core.mail.headers import shown_value
 from spamnb.core.mail.message import bare_id, read
-from spamnb.core.mail.printable import printable
 
 How = Literal["attached", "arf", "resent", "quoted", "nothing"]
 
@@ -207,6 +207,4 @@ def _plain(value: bytes) -> str:
 
 def _one_line(value: bytes) -> str:
     """A subject as text on one line, cut."""
-    text = header_text(value[:500], set())
-    words = text.decode("ascii", "replace") if isinstance(text, bytes) else text
-    return " ".join(printable(words, " ").split())[:100]
+    return shown_value(value[:500])[:100]

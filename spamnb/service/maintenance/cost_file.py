@@ -28,6 +28,7 @@ from math import isclose
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from spamnb.core.mail.printable import visible
 from spamnb.core.model.costs import Costs, junk_from, log_odds_of, thresholds
 from spamnb.errors import RefError, RefusedError, SettingsError
 from spamnb.store.files import durable_write, refused
@@ -172,7 +173,7 @@ def _lines(stored: StoredCosts) -> Iterator[str]:
     if stored.one_in is not None:
         yield f"one_in = {stored.one_in}"
     if stored.by:
-        name = "".join(one if one.isprintable() else "?" for one in stored.by[:_MOST_NAME])
+        name = visible(stored.by[:_MOST_NAME])
         yield f"by = {json.dumps(name, ensure_ascii=False)}"
         yield f"at = {json.dumps(stored.at)}"
 

@@ -310,6 +310,7 @@ def _inner(state: ReadingState, entity: Entity) -> list[Entity] | None:
     if len(state.inner) < limits.INNER_FIELDS:
         for name, value in headers.features(headers.Block(fields=wanted), state.marks):
             state.inner.append((b"inner-" + name, value))
+        state.inner_fields += [(b"inner-" + name, value) for name, value in wanted]
     else:
         state.marks.add("header:huge")
     kind = kind_of(block.special, state.marks, state.steps)
@@ -360,7 +361,7 @@ def _decode_part(state: ReadingState, entity: Entity) -> list[DecodedPart]:
     data = raw if encoding in {"7bit", ""} else decode_transfer(raw, encoding, marks)
     part.size = len(data)
     aside = part.disposition == "attachment" and entity.depth > 0
-    leaf = DecodedPart(part, ASIDE if aside else entity.rank)
+    leaf = DecodedPart(part, ASIDE if aside else entity.rank, special=special)
     if kind.name and not kind.name.startswith(TEXTS):
         part.digest = blake2b(data, digest_size=8).digest()
         part.head = data[:8]

@@ -20,7 +20,7 @@ from urllib.parse import unquote_to_bytes
 
 from spamnb.core.mail import limits
 from spamnb.core.mail.body.transfer import KNOWN
-from spamnb.core.mail.charset import Text, clean_text, header_text, to_text
+from spamnb.core.mail.charset import Text, clean_text, header_text, to_text, written_text
 from spamnb.core.mail.marks import PARTLY
 
 Special = dict[bytes, bytes]
@@ -135,10 +135,16 @@ class _Param:
         )  # fmt: skip
 
     def text(self, marks: set[str]) -> Text:
+        """The value without invisible characters."""
+        if not self.charset:
+            return header_text(self.joined(), marks)
+        return clean_text(self.written(marks), marks)
+
+    def written(self, marks: set[str]) -> Text:
         """Decode by RFC 2231 if the value declares it, else as encoded words, like many senders."""
         if self.charset:
-            return clean_text(to_text(self.joined(), self.charset, marks, "header"), marks)
-        return header_text(self.joined(), marks)
+            return to_text(self.joined(), self.charset, marks, "header")
+        return written_text(self.joined(), marks)
 
 
 def _parse_params(rest: bytes, steps: ParseBudget, marks: set[str]) -> dict[bytes, _Param]:
@@ -259,3 +265,14 @@ def disposition_of(
         declared = first.strip()[:40].decode("latin-1").lower()
         name = params(b";" + rest, marks, steps)[0].get("filename", b"") if rest else b""
     return declared, (name or kind.params.get("name", b""))[: limits.NAME_TEXT]
+
+
+def written_name(special: Special) -> Text:
+    """The file name of a part with all of its characters, as it was written."""
+    steps, marks = ParseBudget(), set[str]()
+    for field, parameter in ((b"content-disposition", b"filename"), (b"content-type", b"name")):
+        rest = special.get(field, b"")[: limits.PARAM_BYTES].partition(b";")[2]
+        found = _parse_params(without_comments(b";" + rest, steps, marks), steps, marks)
+        if name := found[parameter].written(marks) if parameter in found else b"":
+            return name[: limits.NAME_TEXT]
+    return b""

@@ -69,6 +69,8 @@ class DecodedPart:
     """of a text part: its characters, with the tags of html"""
     text: bool = True
     html: bool = False
+    special: Special = field(default_factory=dict)
+    """the fields of the part that determine how it is read, as they were written"""
 
 
 @dataclass(slots=True)
@@ -78,6 +80,8 @@ class ReadingState:
     marks: set[str]
     parts: list[Part] = field(default_factory=list)
     inner: list[tuple[bytes, Text]] = field(default_factory=list)
+    inner_fields: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """the same, as they were written"""
     leaves: list[Entity] = field(default_factory=list)
     decoded: list[DecodedPart] = field(default_factory=list)
     html_left: HtmlBudget = field(default_factory=HtmlBudget)

@@ -10,7 +10,7 @@ from email.utils import format_datetime
 from html import escape
 from typing import Final, NamedTuple
 
-from spamnb.core.mail.printable import printable
+from spamnb.core.mail.printable import visible
 from spamnb.endpoints.console.pages.texts import text
 
 MOST: Final = 100
@@ -88,11 +88,11 @@ def _html(entries: Sequence[DigestEntry], closing: Sequence[str]) -> str:
 
 
 def _subject(entry: DigestEntry) -> str:
-    return printable(entry.subject)[:_MOST_CHARS] or text("no_subject")
+    return visible(entry.subject)[:_MOST_CHARS] or text("no_subject")
 
 
 def _people(entry: DigestEntry) -> str:
-    sender = printable(entry.sender)[:_MOST_CHARS] or text("no_sender")
+    sender = visible(entry.sender)[:_MOST_CHARS] or text("no_sender")
     return text("digest.from", sender=sender, time=f"{entry.time:%Y-%m-%d %H:%M}")
 
 

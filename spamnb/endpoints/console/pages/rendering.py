@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from spamnb.core.mail.printable import visible
 from spamnb.endpoints.console.pages.texts import TEXTS, text, word
 from spamnb.service.engine.clock import duration
 from spamnb.service.telemetry.charts import Chart, ChartSize, ChartWords, draw
@@ -61,6 +62,7 @@ class Renderer:
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
+            finalize=_shown,
         )
         self._templates.tests["unstored"] = _UNSTORED.fullmatch
         self._templates.globals |= {
@@ -90,6 +92,11 @@ class Renderer:
     def by_path(self) -> Mapping[str, Asset]:
         """The assets by their paths."""
         return {one.path: one for one in self.assets.values()}
+
+
+def _shown(value: object) -> object:
+    """Text that may be a sender's, with the invisible made visible; lines of texts stay."""
+    return visible(value, keep="\n\t") if type(value) is str else value
 
 
 def _asset(name: str) -> Asset:

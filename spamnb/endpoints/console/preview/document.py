@@ -7,16 +7,19 @@ limits of the reader (`core/mail/limits.py`) bound the work for any message. No 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
+from spamnb.core.mail.body.parameters import written_name
 from spamnb.core.mail.body.parts import ASIDE, INSTEAD, DecodedPart
-from spamnb.core.mail.charset import Text
+from spamnb.core.mail.charset import ZERO_WIDTH, Text
+from spamnb.core.mail.headers import shown_value
 from spamnb.core.mail.html import HtmlBudget, visible_html
 from spamnb.core.mail.marks import PARTLY
 from spamnb.core.mail.message import Message, read_with_sources
-from spamnb.core.mail.printable import printable
+from spamnb.core.mail.printable import visible
 from spamnb.endpoints.console.preview.html_cleaner import clean_html
 
 HEADERS: Final = {
@@ -39,8 +42,9 @@ _FIELDS: Final = (
 )
 _MOST_FIELDS: Final = 40
 _MOST_VALUE: Final = 1_000
-_BLANKS: Final = "\n\t\xa0\u200c\u200d"
-"""including the joiners that some writing systems need within words"""
+_LINES: Final = "\n\t"
+_GAP: Final = re.compile(r"\s{3}.*\.[^.]*\Z", re.DOTALL)
+"""blanks that move the ending of a file name out of sight"""
 _STYLE: Final = """
 :root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}
 body{margin:1rem;overflow-wrap:anywhere}
@@ -52,15 +56,16 @@ caption+tbody th{overflow-wrap:normal}
 pre{white-space:pre-wrap;font:inherit;font-family:ui-monospace,monospace}
 section{border-top:1px solid GrayText;margin-top:1rem}
 .hidden{border:2px dashed #b00;padding:0 .5rem}
+.warning{color:#b00;font-weight:600}
 .target{font-family:ui-monospace,monospace;font-size:.85em;background:#fd6;color:#000}
 """
 
 
 def preview(raw: bytes) -> str:
     """Return the document for a message."""
-    message, parts = read_with_sources(raw[:MOST_BYTES])
+    message, parts, fields = read_with_sources(raw[:MOST_BYTES])
     budget = HtmlBudget()
-    body = [_fields(message), *_warnings(message, raw)]
+    body = [_fields(fields), *_warnings(message, raw)]
     for part in parts:
         if part.text and part.rank < ASIDE:
             body += _shown(part, budget)
@@ -81,11 +86,11 @@ def _document(body: str) -> str:
     )
 
 
-def _fields(message: Message) -> str:
+def _fields(fields: Iterable[tuple[bytes, bytes]]) -> str:
     found: dict[bytes, list[str]] = {name.encode(): [] for name in _FIELDS}
-    for name, value in message.headers:
-        if name in found:
-            found[name].append(_plain(value)[:_MOST_VALUE])
+    for name, value in fields:
+        if len(found.get(name, [""] * _MOST_FIELDS)) < _MOST_FIELDS:
+            found[name].append(shown_value(value)[:_MOST_VALUE])
     rows = [(name.decode(), value) for name, values in found.items() for value in values]
     return _table("Header", (), (_named(*row) for row in rows[:_MOST_FIELDS]))
 
@@ -105,7 +110,7 @@ def _warnings(message: Message, raw: bytes) -> Iterator[str]:
 
 def _shown(part: DecodedPart, budget: HtmlBudget) -> Iterator[str]:
     """The text of a part, and what is hidden in it."""
-    title = printable(part.part.kind) or "text"
+    title = visible(part.part.kind) or "text"
     if part.rank == INSTEAD:
         title += ", shown by programs without HTML"
     page = visible_html(part.source, budget) if part.html else None
@@ -121,9 +126,30 @@ def _shown(part: DecodedPart, budget: HtmlBudget) -> Iterator[str]:
 def _attachments(parts: Sequence[DecodedPart]) -> str:
     if not parts:
         return ""
-    rows = [(_plain(one.part.name) or "(no name)", one.part.kind, f"{one.part.size} bytes")
-            for one in parts]  # fmt: skip
-    return _section("Attachments", _table("", ("Name", "Type", "Size"), rows))
+    names = [_decoded(written_name(one.special)) for one in parts]
+    rows = [(visible(name) or "(no name)", _ending(name), one.part.kind, f"{one.part.size} bytes")
+            for name, one in zip(names, parts, strict=True)]  # fmt: skip
+    table = _table("", ("Name", "Ends in", "Type", "Size"), rows)
+    return _section("Attachments", table + "".join(map(_deceptive, names)))
+
+
+def _ending(name: str) -> str:
+    """The ending of a file name, by which programs choose what to do with the file."""
+    stem, dot, ending = ZERO_WIDTH.sub("", name).rstrip(" .").rpartition(".")
+    return visible(dot + ending.strip()) if stem else ""
+
+
+def _deceptive(name: str) -> str:
+    """A warning about a file name that programs show in another way than it is."""
+    if ZERO_WIDTH.search(name):
+        why = "contains characters that hide or turn a part of it"
+    elif _GAP.search(name):
+        why = "contains a gap before its end"
+    else:
+        return ""
+    ending = _ending(name)
+    really = f": the file really ends in {ending}" if ending else ""
+    return f'<p class="warning">The name <bdi>{escape(visible(name))}</bdi> {why}{really}.</p>'
 
 
 def _table(caption: str, heads: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
@@ -144,15 +170,11 @@ def _section(title: str, content: str, kind: str = "part") -> str:
 
 
 def _pre(text: Text) -> str:
-    return f"<pre>\n{escape(printable(_decoded(text), keep=_BLANKS))}</pre>"
+    return f"<pre>\n{escape(visible(_decoded(text), keep=_LINES))}</pre>"
 
 
 def _cell(text: str) -> str:
-    return f"<bdi>{escape(printable(text))}</bdi>"
-
-
-def _plain(text: Text) -> str:
-    return printable(_decoded(text))
+    return f"<bdi>{escape(visible(text))}</bdi>"
 
 
 def _decoded(text: Text) -> str:

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import nh3
 
 from spamnb.core.mail.html import UNSEEN
+from spamnb.core.mail.printable import visible
 
 TAGS: Final = frozenset((
     *("a", "abbr", "b", "bdi", "big", "blockquote", "br", "caption", "center", "cite", "code"),
@@ -75,7 +76,7 @@ def _with_host(link: re.Match[str]) -> str:
     target = html.unescape(link[1])
     web = _WEB.match(target)
     shown = web[2] if web is not None else target
-    return f'<span class="target">[{html.escape(shown)}]</span> {link[0]}'
+    return f'<span class="target">[{html.escape(visible(shown))}]</span> {link[0]}'
 
 
 _CLEANER: Final = nh3.Cleaner(

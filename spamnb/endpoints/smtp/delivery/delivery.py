@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 
 from spamnb.core.mail.envelope import Client, network_of
 from spamnb.core.mail.message import without_mbox
-from spamnb.core.mail.printable import printable
+from spamnb.core.mail.printable import visible
 from spamnb.core.policy.rulings import WORDS
 from spamnb.endpoints.net.admission import OpenConnections
 from spamnb.endpoints.net.networks import NetworkSet
@@ -417,7 +417,7 @@ def _line(mail: IncomingMessage, answers: list[str]) -> dict[str, object]:
 
 
 def _shown(text: str) -> str:
-    return printable(text[:300])
+    return visible(text[:300])
 
 
 def _ms(began: float) -> float:

@@ -12,7 +12,7 @@ import re
 from typing import Literal, NamedTuple
 
 from spamnb.core.mail.envelope import Client, Envelope
-from spamnb.core.mail.printable import shown
+from spamnb.core.mail.printable import visible
 from spamnb.endpoints.smtp.relay import replies
 
 Phase = Literal["start", "ready", "mail", "rcpt"]
@@ -99,14 +99,19 @@ def path_of(line: bytes) -> str:
     found = _PATH.match(line)
     if found is None:
         return ""
-    path = shown(found[1] if found[1] is not None else found[2])
+    path = _value(found[1] if found[1] is not None else found[2])
     route = _ROUTE.match(path) if path.startswith("@") else None
     return path[route.end() :] if route else path
 
 
 def argument_of(line: bytes) -> str:
     """The text after the verb."""
-    return shown(line.partition(b" ")[2].strip())[:256]
+    return _value(line.partition(b" ")[2].strip())[:256]
+
+
+def _value(raw: bytes) -> str:
+    """Visible text that stays one word of an address: a quarantined message is sent on with it."""
+    return visible(raw.decode("utf-8", "replace"), word=True)
 
 
 def declared_bytes(line: bytes) -> int:
@@ -126,7 +131,7 @@ def is_for(line: bytes, domains: frozenset[str]) -> bool:
 
 def _xtext(value: bytes) -> str:
     decoded = re.sub(rb"\+([0-9A-Fa-f]{2})", lambda found: bytes([int(found[1], 16)]), value)
-    return shown(decoded)[:256]
+    return _value(decoded)[:256]
 
 
 def envelope_of(
