@@ -4,6 +4,7 @@ A session belongs to a browser, a link is valid for one login, and a ticket is f
 still lacks its second factor.
 
     sessions, links, tickets    BLAKE2b of the text that the browser has    JSON: LoginSession
+    known                       BLAKE2b of login and network                JSON: LoginSession
     steps                       BLAKE2b of the login                        the last step, 8 bytes
 
 The text has 256 random bits and is not stored. The console and the commands open the folder at the
@@ -29,6 +30,9 @@ from spamnb.store.rows.id_codec import Buffer
 Kind = Literal["sessions", "links", "tickets"]
 KINDS: Final[tuple[Kind, ...]] = ("sessions", "links", "tickets")
 _STEPS: Final = "steps"
+KNOWN_US: Final = 90 * 86_400 * 1_000_000
+"""how long a login is known to be right from a network"""
+_DAY_US: Final = 86_400 * 1_000_000
 MOST: Final = 10_000
 """of each kind; if there are more, those that were used least recently end"""
 MOST_OF_ONE: Final = 100
@@ -54,7 +58,7 @@ class SessionStore:
     """The sessions and links of one home."""
 
     def __init__(self, home: Path) -> None:
-        self._environment = share_or_renew(home / "console" / "sessions", (*KINDS, _STEPS))
+        self._environment = share_or_renew(home / "console" / "sessions", (*KINDS, "known", _STEPS))
 
     def close(self) -> None:
         """Close the files."""
@@ -97,6 +101,27 @@ class SessionStore:
             return taken
 
         return self._environment.transact(run)
+
+    def knows(self, login: str, network: str, now_us: int) -> bool:
+        """Whether a login was right from this network in the last 90 days."""
+        with self._environment.read() as tables:
+            found = tables["known"].get(_hash(f"{login}\0{network}"))
+            return found is not None and now_us < _session(found).ends_us
+
+    def remember(self, login: str, network: str, now_us: int) -> None:
+        """Note that a login is right from this network; written once a day at most."""
+        key = _hash(f"{login}\0{network}")
+        with self._environment.read() as tables:
+            found = tables["known"].get(key)
+            if found is not None and now_us - _session(found).used_us < _DAY_US:
+                return
+
+        def run(tables: Tables) -> None:
+            noted = LoginSession(login, "", now_us, now_us, now_us + KNOWN_US)
+            _make_room(tables["known"], noted)
+            _put(tables["known"], key, noted)
+
+        self._environment.transact(run)
 
     def use_step(self, login: str, step: int) -> bool:
         """Note the step of a code; False if a code of this step or a later one was used before."""

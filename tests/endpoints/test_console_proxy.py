@@ -6,7 +6,7 @@ import socket
 import ssl
 
 import pytest
-from support.browser import pages
+from support.browser import PASSWORD, pages
 from support.cli import spamnb
 from support.console import Api, console, trained_home
 from support.delivery_agent import certificate
@@ -18,6 +18,7 @@ from spamnb.endpoints.console.http_requests import ConsoleAccess, ServedHosts
 from spamnb.endpoints.console.problems import ApiError
 from spamnb.endpoints.net.networks import UNIX, NetworkSet
 from spamnb.errors import SettingsError
+from spamnb.service.admin.logins import FailedByStrangers
 from spamnb.settings.schema import console_settings
 
 PROXY, STRANGER = "127.9.0.1", "127.8.0.1"
@@ -95,6 +96,24 @@ def test_a_forged_client_address_changes_no_rate(rig):
     statuses = [guess(PROXY, f"10.0.0.{number}, 192.0.2.7") for number in range(5)]
     assert statuses[-1] == 429
     assert guess(PROXY, f"192.0.2.7, 192.0.2.8, {PROXY}") == 401
+
+
+def test_many_addresses_guess_at_one_login(rig):
+    """Few of 60 guesses from 60 addresses are checked; the user is locked out nowhere."""
+
+    def enter_as(login, password, forwarded, **more):
+        more |= {"source": PROXY, "X_Forwarded_For": forwarded}
+        return rig.log_in(login, password, **HOST, **more)
+
+    cookie = enter_as("alice", PASSWORD, "203.0.113.7").cookie
+    statuses = [enter_as("alice", "wrong", f"10.3.0.{n}").status for n in range(60)]
+    assert set(statuses) == {401, 429}
+    assert statuses.count(401) <= FailedByStrangers.FREE + 4
+    assert enter_as("alice", PASSWORD, "10.3.1.1").status == 429
+    through = {**HOST, "source": PROXY, "X_Forwarded_For": "10.3.1.1"}
+    assert rig.get("/mail", cookie, **through).status == 200
+    assert enter_as("alice", PASSWORD, "203.0.113.7").status == 303
+    assert enter_as("bob", PASSWORD, "10.3.1.2").status == 303
 
 
 def test_other_hosts_and_links(rig):

@@ -9,13 +9,16 @@ from support.cpu_time import least_seconds
 from spamnb.errors import SettingsError
 from spamnb.service.admin.logins import (
     Cost,
+    FailedByStrangers,
     FailedLogins,
     Login,
+    LoginGuard,
     Passwords,
     hashed,
     read_logins,
     write_logins,
 )
+from spamnb.store.sessions import KNOWN_US, SessionStore
 
 CHEAP = Cost(ln=4, r=8, p=1)
 
@@ -166,3 +169,44 @@ def test_many_addresses_take_no_memory():
     for number in range(FailedLogins.KNOWN + 500):
         attempts.wrong(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", 0.0)
     assert len(attempts._known) == FailedLogins.KNOWN
+
+
+def test_strangers_cannot_guess_fast_nor_lock_out(tmp_path):
+    """Many addresses together get few checks of one login; known ones and other logins are free."""
+    guard = LoginGuard(SessionStore(tmp_path))
+    assert guard.begin("Alice", "192.0.2.1", 0.0) == 0.0
+    guard.right("Alice", "192.0.2.1")
+    guard.remember("Alice", "192.0.2.1")
+    checked = sum(
+        guard.begin("alice", f"10.0.{n // 250}.{n % 250}", 1.0) == 0.0 for n in range(900)
+    )
+    assert checked == FailedByStrangers.FREE
+    day = sum(
+        guard.begin("alice", f"10.1.{s // 250}.{s % 250}", 1.0 + s) == 0.0 for s in range(3600)
+    )
+    assert day <= 3600 / FailedByStrangers.LONGEST_S + 7
+    for second in range(3):
+        assert guard.begin("ALICE", "192.0.2.1", 3601.0 + second) == 0.0
+        guard.right("ALICE", "192.0.2.1")
+    assert guard.begin("bob", "10.9.9.9", 3601.0) == 0.0
+    assert guard.begin("alice", "10.9.9.9", 3602.0 + FailedByStrangers.LONGEST_S) == 0.0
+
+
+def test_a_known_address_may_not_guess_freely(tmp_path):
+    """An address where the login was right has the delay by address as before."""
+    guard = LoginGuard(SessionStore(tmp_path))
+    guard.remember("alice", "192.0.2.1")
+    waits = [guard.begin("alice", "192.0.2.1", 0.0) for _ in range(5)]
+    assert waits == [0, 0, 0, 1, 1]
+
+
+def test_known_addresses_outlive_a_restart(tmp_path):
+    """They are on disk for 90 days, and a login knows its own only."""
+    store = SessionStore(tmp_path)
+    store.remember("alice", "192.0.2.1", 1)
+    store.close()
+    again = SessionStore(tmp_path)
+    assert again.knows("alice", "192.0.2.1", KNOWN_US)
+    assert not again.knows("alice", "192.0.2.1", KNOWN_US + 2)
+    assert not again.knows("alice", "192.0.2.2", 1)
+    assert not again.knows("bob", "192.0.2.1", 1)

@@ -22,6 +22,7 @@ from spamnb.errors import SpamnbError
 from spamnb.service.scanning.model_session import SessionConfig
 from spamnb.service.scanning.personal_copies import PersonalCopies
 from spamnb.settings import Settings
+from spamnb.store.sessions import SessionStore
 
 TICK_S = 1.0
 
@@ -43,6 +44,7 @@ class _DeliveryProcess(ChildRole):
         deps = AgentDeps(
             teach=partial(teach_through, self._start.control),
             copies=self._copies,
+            known=SessionStore(Path(self._start.home)),
             meters=self._shared.meters(slot),
             log=self._log,
         )

@@ -22,13 +22,15 @@ import secrets
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from spamnb.core.mail.envelope import network_of
 from spamnb.errors import SettingsError, StoreAccessError
 from spamnb.service.admin.totp import SECRET
+from spamnb.service.engine.clock import now_us
 from spamnb.store.files import durable_write, make_folder
 
 MAX_PASSWORD_BYTES = 1_024
@@ -194,8 +196,7 @@ def write_logins(path: Path, logins: Mapping[str, Login]) -> None:
 class FailedLogins:
     """Wrong passwords by client address: after the third, each doubles the delay.
 
-    They are never counted by login: otherwise any client could lock a user out. IPv6 addresses
-    count by /64, the network of one customer.
+    IPv6 addresses count by /64, the network of one customer.
     """
 
     FREE = 3
@@ -223,6 +224,13 @@ class FailedLogins:
         while len(self._known) > self.KNOWN:
             self._known.popitem(last=False)
 
+    def begin(self, address: str, now: float) -> float:
+        """Count an attempt as wrong and return 0; or return the seconds until the next one."""
+        wait_s = self.wait_s(address, now)
+        if wait_s <= 0:
+            self.wrong(address, now)
+        return wait_s
+
     def right(self, address: str) -> None:
         """Undo the last `wrong`, because that password was right. Earlier ones still count.
 
@@ -232,6 +240,74 @@ class FailedLogins:
         failed, _, before = self._known.pop(key, (0, 0.0, 0.0))
         if failed > 1:
             self._known[key] = (failed - 1, before, before)
+
+
+class FailedByStrangers(FailedLogins):
+    """Wrong passwords by login, from addresses where this login was never right.
+
+    However many addresses guess, about 1,500 passwords of a login are checked in a day.
+    """
+
+    FREE = 10
+
+
+class KnownAddresses(Protocol):
+    """Remembers from which networks a login was right."""
+
+    def knows(self, login: str, network: str, now_us: int) -> bool:
+        """Whether the login was right from this network in the last months."""
+
+    def remember(self, login: str, network: str, now_us: int) -> None:
+        """Note that the login was right from this network."""
+
+
+class LoginGuard:
+    """Delays guesses by address, and by login where the address is not known for this login.
+
+    A login that strangers guess at can still be used where it was used before: the delay by login
+    is only for unknown addresses. Until a password is checked it counts as wrong, so parallel
+    guesses gain nothing.
+    """
+
+    def __init__(
+        self, known: KnownAddresses | None = None, clock: Callable[[], int] = now_us
+    ) -> None:
+        self._known, self._clock = known, clock
+        self._by_address = FailedLogins()
+        self._by_login = FailedByStrangers()
+
+    def begin(self, login: str, address: str, now: float) -> float:
+        """Count an attempt as wrong and return 0; or return the seconds until the next one."""
+        is_known = self._knows(login, address)
+        wait_s = self._by_address.wait_s(address, now)
+        if not is_known:
+            wait_s = max(wait_s, self._by_login.wait_s(_key(login), now))
+        if wait_s > 0:
+            return wait_s
+        self._by_address.wrong(address, now)
+        if not is_known:
+            self._by_login.wrong(_key(login), now)
+        return 0.0
+
+    def right(self, login: str, address: str) -> None:
+        """Undo the last `begin`, because that password was right."""
+        self._by_address.right(address)
+        if not self._knows(login, address):
+            self._by_login.right(_key(login))
+
+    def remember(self, login: str, address: str) -> None:
+        """Note that the login was right from this address; may wait for the disk."""
+        if self._known is not None:
+            self._known.remember(_key(login), network_of(address), self._clock())
+
+    def _knows(self, login: str, address: str) -> bool:
+        known, network = self._known, network_of(address)
+        return known is not None and known.knows(_key(login), network, self._clock())
+
+
+def _key(login: str) -> str:
+    # `FailedLogins` would count a login that is an IPv6 address by its network.
+    return f"login {login[:254].lower()}"
 
 
 class FailedCodes(FailedLogins):

@@ -42,7 +42,7 @@ from spamnb.endpoints.smtp.delivery.ports import AgentDeps
 from spamnb.endpoints.smtp.delivery.recipients import RecipientMailbox, Recipients
 from spamnb.endpoints.smtp.delivery.types import IncomingMessage, LoggedIn
 from spamnb.errors import PeerError, StoreError, UserError, incident_id
-from spamnb.service.admin.logins import FailedLogins, Passwords
+from spamnb.service.admin.logins import LoginGuard, Passwords
 from spamnb.service.feedback.report_parser import FeedbackReport, ReportedMessage, read_report
 from spamnb.service.feedback.types import Answer, Feedback, ListTarget, SenderChange, Trust
 
@@ -85,7 +85,7 @@ class DeliveryAgent:
         self.empty = asyncio.Event()
         """set while no session is open"""
         self.empty.set()
-        self._attempts = FailedLogins()
+        self._guard = LoginGuard(deps.known)
         self._open = OpenConnections()
         self._strangers = OpenConnections()
         """of clients that are not in `peers`, which share half of the connections and the memory"""
@@ -167,17 +167,16 @@ class DeliveryAgent:
         """
         if self._passwords is None:
             return replies.NO_SUCH
-        now = time.monotonic()
-        if self._attempts.wait_s(peer, now) > 0:
+        if self._guard.begin(name, peer, time.monotonic()) > 0:
             return replies.SLOW_DOWN
-        self._attempts.wrong(peer, now)
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self._checking, self._passwords.check, name, password)
         if found is None:
             self.deps.meters.count("logins_refused")
             self.deps.log({"event": "login refused", "peer": peer, "login": _shown(name)})
             return replies.WRONG_LOGIN
-        self._attempts.right(peer)
+        self._guard.right(name, peer)
+        await loop.run_in_executor(self._checking, self._guard.remember, name, peer)
         return LoggedIn(found.name, found.addresses)
 
     def fault(self, error: Exception, peer: str) -> None:

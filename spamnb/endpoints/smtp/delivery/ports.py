@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from spamnb.endpoints.net.address import MailProtocol
+from spamnb.service.admin.logins import KnownAddresses
 from spamnb.service.feedback.types import Answer, Feedback, SenderChange
 from spamnb.service.telemetry.log import Log, silent
 from spamnb.service.telemetry.metrics import Meters
@@ -38,6 +39,8 @@ class AgentDeps:
     """one call a message, and one a fault or rejected login"""
     copies: Copies | None = None
     """None: each recipient gets the message unchanged"""
+    known: KnownAddresses | None = None
+    """from which networks each login was right; None: from none"""
 
 
 class Listener(NamedTuple):

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
+from math import ceil
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -25,7 +26,7 @@ from spamnb.core.mail.domains import same_name
 from spamnb.endpoints.console.callers import OF_USER, ApiCaller
 from spamnb.endpoints.console.problems import ApiError
 from spamnb.errors import SettingsError
-from spamnb.service.admin.logins import FailedCodes, FailedLogins, Login, Passwords
+from spamnb.service.admin.logins import FailedCodes, Login, LoginGuard, Passwords
 from spamnb.service.admin.tokens import SCOPES
 from spamnb.service.admin.totp import step_of
 from spamnb.service.engine.clock import iso, now_us
@@ -96,7 +97,7 @@ class Visitors:
     def __init__(self, sessions: SessionStore, clock: Callable[[], int] = now_us) -> None:
         self._sessions = sessions
         self._clock = clock
-        self._attempts = FailedLogins()
+        self._guard = LoginGuard(sessions, clock)
         self._codes = FailedCodes()
         self._rights = PageRights(Path())
         self._passwords: Passwords | None = None
@@ -195,11 +196,12 @@ class Visitors:
         The check takes a fifth of a second. Until it has ended, the attempt counts as wrong, so an
         attacker gains nothing by parallel guesses.
         """
-        _count(self._attempts, client)
+        _wait(self._guard.begin(name, client, time.monotonic()))
         found = self._checked().check(name, password)
         if found is None or self._role_of(found.name) is None:
             raise ApiError(401, "the login or the password is wrong")
-        self._attempts.right(client)
+        self._guard.right(name, client)
+        self._guard.remember(name, client)
         if found.totp:
             now = self._clock()
             ticket = LoginSession(found.name, _proof_of(found), now, now, now + TICKET_US)
@@ -218,12 +220,12 @@ class Visitors:
             or (now >= ticket.ends_us)
         ):
             raise ApiError(410, "this login has taken too long", hint="log in again")
-        _count(self._attempts, client)
-        _count(self._codes, login.name.lower())
+        _wait(self._guard.begin(login.name, client, time.monotonic()))
+        _wait(self._codes.begin(login.name.lower(), time.monotonic()))
         step = step_of(login.totp, code.replace(" ", ""), now // _SECOND_US)
         if step is None or not self._sessions.use_step(login.name, step):
             raise ApiError(401, "the code is wrong, or was used before")
-        self._attempts.right(client)
+        self._guard.right(login.name, client)
         self._codes.right(login.name.lower())
         self._sessions.take("tickets", text)
         return self._begin(login.name, ticket.proof)
@@ -266,13 +268,10 @@ def _proof_of(login: Login) -> str:
     return sha256((login.secret + login.totp).encode()).hexdigest()
 
 
-def _count(failed: FailedLogins, source: str) -> None:
-    """Count an attempt as wrong. Failure: ApiError if it comes too soon after wrong attempts."""
-    now = time.monotonic()
-    wait_s = failed.wait_s(source, now)
+def _wait(wait_s: float) -> None:
+    """Refuse an attempt that comes too soon after wrong ones. Failure: ApiError."""
     if wait_s > 0:
-        raise ApiError(429, "too many wrong passwords", hint=f"wait {wait_s:.0f} seconds")
-    failed.wrong(source, now)
+        raise ApiError(429, "too many wrong passwords", hint=f"wait {ceil(wait_s)} seconds")
 
 
 def new_link(login: str, now: int) -> LoginSession:
