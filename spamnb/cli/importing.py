@@ -229,4 +229,7 @@ def _show_dump(found: dict[str, Any]) -> None:
         rows.append(("weight", f"{found['weight']:g}, because it counts words, not messages"))
     if found["skipped"]:
         rows.append(("skipped", f"{found['skipped']} lines that are not a word with its counts"))
+    if found["cleaned"]:
+        removed = "contain control or invisible characters, which are removed, as in mail"
+        rows.append(("cleaned", f"{found['cleaned']} words {removed}"))
     table([(name, safe(text)) for name, text in rows])

@@ -98,3 +98,13 @@ def test_what_cannot_be_imported_is_refused(tmp_path, dump, arguments, reason):
     assert done.code == 2
     assert reason in done.err
     assert not home.exists()
+
+
+def test_words_with_control_characters_are_cleaned_and_counted(tmp_path):
+    """One line says of how many words characters were removed; the model has the clean word."""
+    dump = tmp_path / "dump"
+    dump.write_bytes(b".MSG_COUNT 40 60 20240102\nvi\0agra 5 1 20240102\ngood 5 1 20240102\n")
+    done = spamnb(tmp_path / "home", "import", "--from", "bogofilter", dump)
+    line = "1 words contain control or invisible characters, which are removed, as in mail"
+    assert done.code == 0, done.err
+    assert [one for one in done.lines if line in one]

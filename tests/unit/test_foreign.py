@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import subprocess
 from contextlib import closing
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -322,6 +323,28 @@ def test_one_bad_line_does_not_spoil_the_others(line):
     """Lines that are no words of this model add nothing, and the rest is imported."""
     found = made(TOTALS + line + b"\ngood 5 1 20240102\n")
     assert counts(found) == in_text((b"good", (1, 5)))
+
+
+@pytest.mark.parametrize(
+    ("word", "read"),
+    [
+        (b"vi\0agra", b"viagra"),
+        (b"\0\0nul\0word\x7f", b"nulword"),
+        (b"sub\x1bject", b"subject"),
+        ("вклад\u200bчик".encode(), "вкладчик".encode()),
+        ("می\u200cخواهم".encode(), "میخواهم".encode()),
+    ],
+)
+def test_invisible_characters_are_removed_as_in_mail(word, read):
+    """The word becomes the features of mail with it, and the figures say that it was cleaned."""
+    for name, dump in (
+        ("bogofilter", TOTALS + word + b" 5 1 20240102\n"),
+        ("spambayes", b"60,40\n" + quote(word).encode() + b",1,5\n"),
+    ):
+        found = made(dump, name)
+        assert counts(found) == in_text((read, (1, 5)))
+        assert found.as_dict()["cleaned"] == 1
+    assert made(TOTALS + read + b" 5 1 20240102\n").as_dict()["cleaned"] == 0
 
 
 def test_a_word_that_this_model_cuts_gives_its_parts():

@@ -7,12 +7,13 @@ an error. Must not know the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import BinaryIO, NamedTuple
 
 from spamnb.core.features.locations import TokenLocation
+from spamnb.core.mail.charset import CONTROLS, ZERO_WIDTH
 
 LINE = 4096
 """Most bytes of a line. The rest of a longer line is a line of its own, without valid counts."""
@@ -46,6 +47,8 @@ class DumpFacts:
     spam: int = 0
     skipped: int = 0
     """lines that could not be read"""
+    cleaned: int = 0
+    """words with characters that are invisible in mail, which are removed"""
     weight: float = 1.0
     """the factor of all counts: less than 1 if they do not count messages"""
 
@@ -64,6 +67,27 @@ def lines_of(file: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of a file without their ends; a long one in parts."""
     for line in iter(partial(file.readline, LINE), b""):
         yield line.rstrip(b"\r\n")
+
+
+def cleaned(entries: Iterable[DumpEntry], facts: DumpFacts) -> Iterator[DumpEntry]:
+    """Remove from words what the reader of mail removes: control and invisible characters.
+
+    A word with a NUL in it would else be read as two words, which no mail has.
+    """
+    for entry in entries:
+        word = _without_unseen(entry.word)
+        facts.cleaned += word != entry.word
+        yield entry._replace(word=word)
+
+
+def _without_unseen(word: bytes) -> bytes:
+    bare = word.translate(None, CONTROLS)
+    if bare.isascii():
+        return bare
+    try:
+        return ZERO_WIDTH.sub("", bare.decode()).encode()
+    except UnicodeDecodeError:
+        return bare
 
 
 @lru_cache(maxsize=4096)

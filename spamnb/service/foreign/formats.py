@@ -11,7 +11,7 @@ from spamnb.core.model.training_rows import day_of
 from spamnb.errors import UserError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.foreign import bogofilter, popfile, spambayes
-from spamnb.service.foreign.dump import MOST_COUNT, DumpEntry, DumpFacts
+from spamnb.service.foreign.dump import MOST_COUNT, DumpEntry, DumpFacts, cleaned
 from spamnb.service.foreign.mapper import DumpOptions, MappedDump, map_dump
 
 READERS: Mapping[str, Callable[[BinaryIO, DumpFacts], Iterator[DumpEntry]]] = {
@@ -45,7 +45,7 @@ def read_dump(recipe: Recipe, file: BinaryIO, options: DumpOptions) -> MappedDum
     if not isinstance(most, int) or not 0 < most <= MOST_COUNT:
         raise UserError("`most` must be a whole number of 1 or more")
     facts = DumpFacts()
-    entries = READERS[name](file, facts)
+    entries = cleaned(READERS[name](file, facts), facts)
     return map_dump(recipe, entries, facts, options, day_of(now_us()))
 
 

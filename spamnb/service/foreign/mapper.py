@@ -73,11 +73,13 @@ class MappedDump(NamedTuple):
     """words of places that this model does not read, and those that are too short for it"""
     skipped: int
     """lines that could not be read"""
+    cleaned: int
+    """words with characters that are invisible in mail, which are removed"""
     weight: float
 
     def as_dict(self) -> dict[str, Any]:
         """Return the figures."""
-        names = ("messages", "trained", "taken", "left_out", "skipped", "weight")
+        names = ("messages", "trained", "taken", "left_out", "skipped", "cleaned", "weight")
         return {"features": len(self.bulk.ids)} | {name: getattr(self, name) for name in names}
 
 
@@ -188,6 +190,7 @@ def map_dump(
         chunks.taken,
         chunks.left_out,
         facts.skipped,
+        facts.cleaned,
         facts.weight,
     )
 
