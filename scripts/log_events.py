@@ -17,7 +17,7 @@ KEYS = {
     "action": "what happened to the message: `relay`, `keep` (quarantine), `refuse`, `defer`, "
     "`advise` (the client of a scanner decides)",
     "address": "address that is bound",
-    "after": "threshold of junk after a change of the costs",
+    "after": "threshold of junk after a change of the costs or of the site's scores",
     "age_days": "age of the deleted entry",
     "again_in_s": "seconds until the next attempt",
     "before": "what a change replaced: the word of a sender (`wanted`, `unwanted` or null), or the "

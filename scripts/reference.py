@@ -32,6 +32,8 @@ GAUGES = {
     "up_seconds": "time since the start of the daemon",
     "bypass": "1 while all mail passes unscanned by order of the administrator",
     "unscanned_alarm": "1 while more than `serve.unscanned_percent` of the mail passes unscanned",
+    "junk_threshold_nats": "log-odds from which mail is junk, before they are stretched",
+    "junk_threshold_ham": "messages of ham whose scores set that threshold",
     "review_waiting": "reports that wait for an administrator's decision",
     "quarantine_messages": "messages in the quarantine",
     "quarantine_bytes": "their size",
@@ -63,6 +65,7 @@ _SAMPLE = {
         "messages": {"ham": 1},
         "learnt": {"ham": 1},
         "persons": {"count": 0, "bytes": 0, "largest": 0},
+        "threshold": {"log_odds": 5.2, "ham": 0},
     },
     "webhooks": [{"webhook": "chat", "waiting": 0, "dropped": 0, "error": ""}],
     "fleet": {

@@ -8,7 +8,7 @@ time of a prediction grow with the number of distinct numbers. Failure: as `Clas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Literal, NamedTuple
@@ -16,8 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from spamnb.bayes.classifier import Cases, Columns, ProductClassifier, prior_of
-from spamnb.bayes.derivation import fractions
+from spamnb.bayes.classifier import Cases, Classifier, Joint, prior_of
 from spamnb.bayes.sums import COUNT_ONE, NamedCounts
 from spamnb.core.model.likelihood.smoothing import Assumptions, Floats, log_m_estimate, log_sum_exp
 from spamnb.errors import UserError
@@ -35,7 +34,7 @@ class _Column(NamedTuple):
 
 
 @dataclass(eq=False, kw_only=True)
-class _ValueCounting(ProductClassifier[NamedCounts]):
+class _ValueCounting(Classifier[NamedCounts]):
     """A classifier that keeps the distinct numbers with their counts."""
 
     priors: ArrayLike | None = None
@@ -45,12 +44,11 @@ class _ValueCounting(ProductClassifier[NamedCounts]):
         return prior_of(self.priors)
 
     def _of(self, cases: Cases, weights: Floats) -> NamedCounts:
-        return NamedCounts.of_columns(cases, weights)
+        return NamedCounts.of(map(enumerate, cases.tolist()), weights)
 
-    def _seen(self, sums: Sequence[NamedCounts]) -> list[list[_Column]]:
+    def _columns(self, sums: Sequence[NamedCounts]) -> list[list[_Column]]:
         """[K][d] numbers and counts."""
-        width = self._layout.width if self._layout else 0
-        return [[_column(class_sums, j) for j in range(width)] for class_sums in sums]
+        return [[_column(class_sums, j) for j in range(self._width or 0)] for class_sums in sums]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -85,7 +83,7 @@ class BinnedNB(_ValueCounting):
     @property
     def edges_(self) -> list[Floats]:
         """[d] the cut points of each column."""
-        return self._edges(self._seen(self._all_sums()))
+        return self._edges(self._columns(self._all_sums()))
 
     def _edges(self, columns: list[list[_Column]]) -> list[Floats]:
         return [
@@ -95,32 +93,21 @@ class BinnedNB(_ValueCounting):
             )
         ]
 
-    def _columns(self, sums: Sequence[NamedCounts]) -> Columns:
-        columns = self._seen(sums)
+    def _prepare(self, sums: Sequence[NamedCounts], prior: Floats) -> Joint:
+        columns = self._columns(sums)
         edges = self._edges(columns)
         logs = [
-            log_m_estimate(*_binned([seen[j] for seen in columns], edge, self.alpha))
+            np.stack([_binned(seen[j], edge, self.alpha) for seen in columns])
             for j, edge in enumerate(edges)
         ]
 
-        def of(cases: Cases) -> Iterator[Floats]:
+        def joint(cases: Cases) -> Floats:
+            scores = np.tile(prior, (len(cases), 1))
             for j, edge in enumerate(edges):
-                yield logs[j][:, np.searchsorted(edge, cases[:, j], side="right")].T
+                scores += logs[j][:, np.searchsorted(edge, cases[:, j], side="right")].T
+            return scores
 
-        return of
-
-    def _described(
-        self, sums: Sequence[NamedCounts], case: Cases, names: Sequence[str]
-    ) -> Iterator[tuple[str, tuple[str, ...]]]:
-        columns = self._seen(sums)
-        for j, edge in enumerate(self._edges(columns)):
-            n, N, m, p = _binned([seen[j] for seen in columns], edge, self.alpha)
-            at = int(np.searchsorted(edge, case[0, j], side="right"))
-            low, high = [-np.inf, *edge, np.inf][at : at + 2]
-            yield (
-                f"P({low:g} <= {names[j]} < {high:g} | class)",
-                fractions(n[:, at], m * p, N[:, 0], m),
-            )
+        return joint
 
 
 @dataclass(eq=False, kw_only=True)
@@ -147,24 +134,18 @@ class KernelNB(_ValueCounting):
         if not isinstance(self.bandwidth, str) and not 0 < self.bandwidth < np.inf:
             raise UserError(f"bandwidth must be above 0, not {self.bandwidth}")
 
-    def _columns(self, sums: Sequence[NamedCounts]) -> Columns:
-        columns = self._seen(sums)
+    def _prepare(self, sums: Sequence[NamedCounts], prior: Floats) -> Joint:
+        columns = self._columns(sums)
         widths = [[self._bandwidth(seen) for seen in row] for row in columns]
 
-        def of(cases: Cases) -> Iterator[Floats]:
-            for j in range(cases.shape[1]):
-                yield np.stack(
-                    [_density(row[j], widths[k][j], cases[:, j]) for k, row in enumerate(columns)],
-                    axis=1,
-                )
+        def joint(cases: Cases) -> Floats:
+            scores = np.tile(prior, (len(cases), 1))
+            for k, row in enumerate(columns):
+                for j, seen in enumerate(row):
+                    scores[:, k] += _density(seen, widths[k][j], cases[:, j])
+            return scores
 
-        return of
-
-    def _described(
-        self, _sums: Sequence[NamedCounts], case: Cases, names: Sequence[str]
-    ) -> Iterator[tuple[str, tuple[str, ...]]]:
-        for name, x in zip(names, case[0].tolist(), strict=True):
-            yield f"p({name} = {x:g} | class)", ()
+        return joint
 
     def _bandwidth(self, seen: _Column) -> float:
         if not isinstance(self.bandwidth, str):
@@ -216,16 +197,12 @@ def _column(class_sums: NamedCounts, j: int) -> _Column:
     return _Column(np.array(numbers, np.float64), np.array(counts, np.float64))
 
 
-def _binned(
-    columns: Sequence[_Column], edges: Floats, alpha: float
-) -> tuple[Floats, Floats, float, float]:
-    """[K, bins] counts, [K, 1] their sums, and the m and p of the m-estimate."""
+def _binned(seen: _Column, edges: Floats, alpha: float) -> Floats:
+    """[bins] log p of each bin."""
     bins = len(edges) + 1
-    n = np.zeros((len(columns), bins))
-    for k, seen in enumerate(columns):
-        at = np.searchsorted(edges, seen.numbers, side="right")
-        n[k] = np.bincount(at, seen.counts, bins)
-    return n, n.sum(axis=1, keepdims=True), alpha * bins, 1 / bins
+    at = np.searchsorted(edges, seen.numbers, side="right")
+    n = np.bincount(at, seen.counts, bins)
+    return log_m_estimate(n, n.sum(), alpha * bins, 1 / bins)
 
 
 def _density(seen: _Column, width: float, x: Floats) -> Floats:

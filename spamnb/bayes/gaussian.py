@@ -13,7 +13,7 @@ variance for discriminants), and it is defined for one case.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import log, pi
@@ -22,14 +22,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from spamnb.bayes.classifier import (
-    Cases,
-    Classifier,
-    Columns,
-    Joint,
-    ProductClassifier,
-    prior_of,
-)
+from spamnb.bayes.classifier import Cases, Classifier, Joint, prior_of
 from spamnb.bayes.sums import Moments
 from spamnb.core.model.likelihood.smoothing import Assumptions, Floats
 from spamnb.errors import UserError
@@ -63,7 +56,7 @@ class _MomentBased(Classifier[Moments]):
 
 
 @dataclass(eq=False, kw_only=True)
-class GaussianNB(_MomentBased, ProductClassifier[Moments]):
+class GaussianNB(_MomentBased):
     """Gaussian naive Bayes: each column has a normal distribution in each class.
 
         log p(x|k) = sum over columns of -log(2 pi s^2)/2 - (x - mean)^2 / (2 s^2)
@@ -98,28 +91,18 @@ class GaussianNB(_MomentBased, ProductClassifier[Moments]):
         # If no column varies, there is no scale. Any value works, because all classes get the same.
         return np.asarray(spread + (self.var_smoothing * largest or 1.0))
 
-    def _columns(self, sums: Sequence[Moments]) -> Columns:
+    def _prepare(self, sums: Sequence[Moments], prior: Floats) -> Joint:
         mean, spread = np.stack([_mean(class_sums) for class_sums in sums]), self._variances(sums)
-        start = _log_present(sums)[:, None] - 0.5 * np.log(2 * pi * spread)
+        start = prior + _log_present(sums) - 0.5 * np.log(2 * pi * spread).sum(axis=1)
 
-        def columns(cases: Cases) -> Iterator[Floats]:
-            for j in range(cases.shape[1]):
+        def joint(cases: Cases) -> Floats:
+            scores = np.tile(start, (len(cases), 1))
+            for k in range(len(sums)):
                 with np.errstate(over="ignore"):
-                    distances = (cases[:, j, None] - mean[:, j]) ** 2 / spread[:, j]
-                yield start[:, j] - 0.5 * distances
+                    scores[:, k] -= 0.5 * ((cases - mean[k]) ** 2 / spread[k]).sum(axis=1)
+            return scores
 
-        return columns
-
-    def _described(
-        self, sums: Sequence[Moments], case: Cases, names: Sequence[str]
-    ) -> Iterator[tuple[str, tuple[str, ...]]]:
-        mean, spread = np.stack([_mean(class_sums) for class_sums in sums]), self._variances(sums)
-        for j, (name, x) in enumerate(zip(names, case[0].tolist(), strict=True)):
-            normals = zip(mean[:, j].tolist(), spread[:, j].tolist(), strict=True)
-            yield (
-                f"p({name} = {x:g} | class)",
-                tuple(f"N({x:g}; {m:.4g}, {v:.4g})" for m, v in normals),
-            )
+        return joint
 
 
 class _Shape(NamedTuple):

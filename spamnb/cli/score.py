@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -105,7 +105,8 @@ def _scored(session: CliSession, paths: Sequence[str], clues: int, jobs: int) ->
 
     settings = session.settings
     fleet = bool(settings.fleet.url)
-    how = Scoring(jobs, clues, settings.local, settings.costs, is_fleet=fleet)
+    aimed_at = settings.ham_loss.aimed_at
+    how = Scoring(jobs, clues, settings.local, settings.costs, aimed_at, is_fleet=fleet)
     yield from score_paths(session.home, paths, how)
 
 
@@ -179,6 +180,7 @@ def explain(session: CliSession, ref: str, count: int, person: str, as_json: boo
     is given, the last lines say which list decided when the message was scanned, and which lists
     name its sender now.
     """
+    from spamnb.service.engine.site_scores import threshold_facts
     from spamnb.service.training.bulk_scoring import verdict_as_dict
 
     known = ref == "-" or is_path(ref)
@@ -189,6 +191,8 @@ def explain(session: CliSession, ref: str, count: int, person: str, as_json: boo
             person=session.person(model, person),
             own_costs=session.own_costs(person),
         )
+        with model.store.read() as view:
+            threshold = threshold_facts(view, model.recipe, model.one_in)
         by_list: Ruling | None = None
         listed = Listed()
         if isinstance(message, bytes):
@@ -200,9 +204,10 @@ def explain(session: CliSession, ref: str, count: int, person: str, as_json: boo
     named = [_list_facts(one, verdict) for one in listed.now]
     if as_json:
         lists = {"list": facts, "listed": named, "list_then": listed.then}
-        say_json(verdict_as_dict(ref, verdict, clues) | {"bias": verdict.bias} | lists)
+        more = {"bias": verdict.bias, "threshold": threshold} | lists
+        say_json(verdict_as_dict(ref, verdict, clues) | more)
         return
-    _explained(ref, verdict, clues)
+    _explained(ref, verdict, clues, threshold)
     if facts:
         say(safe(_LISTED.format(**facts)))
     if listed.then:
@@ -221,8 +226,12 @@ def _list_facts(ruling: Ruling | None, verdict: Verdict) -> dict[str, str] | Non
     }
 
 
-def _explained(ref: str, verdict: Verdict, clues: Sequence[Clue]) -> None:
+def _explained(
+    ref: str, verdict: Verdict, clues: Sequence[Clue], threshold: dict[str, Any]
+) -> None:
     from spamnb.core.model.costs import thresholds
+    from spamnb.core.model.site_threshold import plain
+    from spamnb.service.engine.site_scores import threshold_text
 
     decision = coloured(verdict.decision, verdict.decision)
     positive = "spam" if "spam" in verdict.labels else safe(verdict.label)
@@ -244,6 +253,9 @@ def _explained(ref: str, verdict: Verdict, clues: Sequence[Clue]) -> None:
         say(f"{rest:+.3f} from {others} {'weaker ' if clues else ''}clues")
     say(f"{verdict.bias:+.3f} bias")
     say(f"{verdict.log_odds:+.3f} log-odds in total")
+    if verdict.threshold < threshold["shipped"]:
+        before = plain(verdict.spam_log_odds, verdict.threshold)
+        say(f"stretched from {before:+.2f}: {threshold_text(threshold)}")
 
 
 def _draw(clues: Sequence[Clue]) -> None:

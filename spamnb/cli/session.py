@@ -91,6 +91,7 @@ class CliSession:
             history=False,
             local=settings.local,
             costs=settings.costs,
+            one_in=settings.ham_loss.aimed_at,
             limit_bytes=settings.store.limit_bytes,
         )
         if settings.fleet.url and readonly:

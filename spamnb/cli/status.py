@@ -95,6 +95,8 @@ def _unusable(facts: dict[str, Any]) -> str:
 
 
 def _of_model(model: dict[str, Any]) -> list[tuple[str, str]]:
+    from spamnb.service.engine.site_scores import threshold_text
+
     rows = []
     for label, count in model["messages"].items():
         last = model["learnt"][label]
@@ -103,6 +105,13 @@ def _of_model(model: dict[str, Any]) -> list[tuple[str, str]]:
     size = f"{model['features']} features, {model['events']} events, {model['store_bytes']} bytes"
     size += f" of at most {model['store_limit_bytes']}" if model["store_limit_bytes"] else ""
     rows.append(("model", size))
+    rows.append(("threshold", threshold_text(model["threshold"])))
+    past = ", ".join(
+        f"{one['log_odds']:.2f} on {shown_time(one['time_us'])}"
+        for one in model["threshold"]["past"][:3]
+    )
+    if past:
+        rows.append(("lately", past))
     persons = model["persons"]
     if persons["count"]:
         largest = f"{persons['bytes']} bytes, the largest {persons['largest']}"

@@ -125,6 +125,7 @@ def plan_of(settings: Settings, home: Path, persons: PersonNames | None) -> Sess
         home=home,
         local=settings.local,
         costs=settings.costs,
+        one_in=settings.ham_loss.aimed_at,
         history=settings.history,
         clues=settings.scan.clues,
         persons=persons,

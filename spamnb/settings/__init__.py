@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from spamnb.core.model.costs import Costs
 from spamnb.errors import SettingsError
 from spamnb.service.maintenance.cost_file import FILE as COSTS_FILE
-from spamnb.service.maintenance.cost_file import read_costs
+from spamnb.service.maintenance.cost_file import read_costs, read_stored
 from spamnb.settings.own_costs import CostSettings
 from spamnb.settings.schema import MEMBERS, SECTIONS, VERSION, Settings
 from spamnb.settings.setting import MASKED, PREFIX, Setting, toml_of
@@ -65,6 +65,10 @@ def load(
     costs = read_costs(home, settings.ham_loss.one_in)
     if costs is None:
         return settings
+    stored = read_stored(home)
+    if stored is not None and stored.one_in is not None:
+        # They were found for scores as they are, and are a threshold of the site's mail already.
+        settings = replace(settings, ham_loss=settings.ham_loss._replace(site_threshold=False))
     found_at = dict.fromkeys(("costs.junk", "costs.reject"), str(home / COSTS_FILE))
     return replace(settings, costs=costs, positions={**settings.positions, **found_at})
 

@@ -26,6 +26,7 @@ def model_options(settings: Settings, home: Path) -> dict[str, Any]:
         "local": settings.local,
         "costs": settings.costs,
         "cost_rules": CostRules(_costs_set_at(settings, home), settings.ham_loss.one_in),
+        "one_in": settings.ham_loss.aimed_at,
         "store_limit_bytes": settings.store.limit_bytes,
         "history": settings.history,
         "teaching": replace(settings.feedback, served=served, delimiter=delimiter),

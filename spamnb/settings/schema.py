@@ -54,9 +54,15 @@ class JournalSettings(NamedTuple):
 
 
 class HamLossSettings(NamedTuple):
-    """Target for lost ham; `spamnb evaluate` reports whether it can be met."""
+    """Target for lost ham, and whether the site's own mail sets the threshold of junk for it."""
 
     one_in: int = 1000
+    site_threshold: bool = True
+
+    @property
+    def aimed_at(self) -> int:
+        """The target of the threshold that the site's mail sets; 0 if it sets none."""
+        return self.one_in if self.site_threshold else 0
 
 
 class ExpireSettings(NamedTuple):

@@ -76,7 +76,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("ham_loss.one_in", whole(2, 10**9),
         "Target: lose at most one in this many good messages. `spamnb evaluate` reports which "
         "costs meet the target on your own mail, or that there is not enough evidence. With "
-        "--apply it stores these costs in the home; they apply unless [costs] sets others."),
+        "--apply it stores these costs in the home; they apply unless [costs] sets others. The "
+        "threshold that the site's own mail sets aims at this target, too."),
+    Setting("ham_loss.site_threshold", FLAG,
+        "Let the scores of the site's own mail set the threshold of junk, at most the one that "
+        "follows from the costs of a new home. false: only the costs set it."),
     Setting("expire.after_days", DAYS,
         "`spamnb expire` deletes rare features that were not trained for this many days: most "
         "words occur once and never again."),

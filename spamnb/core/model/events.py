@@ -41,6 +41,8 @@ class EventKind(IntEnum):
     EXPIRE = 6
     ERASED = 7
     """An event of an erased person; only its number and time are kept."""
+    SCORES = 8
+    """Counts of the scores of the site's mail; they set its junk threshold."""
 
 
 class RehearsalUpdate(NamedTuple):

@@ -16,6 +16,7 @@ from spamnb.core.model.costs import Decision, OwnCosts, roles_of
 from spamnb.core.model.decision import spam_log_odds
 from spamnb.core.model.events import Ids
 from spamnb.core.model.scoring import softmax
+from spamnb.core.model.site_threshold import SHIPPED
 
 SIGNATURE_BYTES = 16
 """128 unguessable bits; in a fleet 112, after two bytes that name the host"""
@@ -71,6 +72,8 @@ class Verdict:
     """the costs that the decision follows from, if they are not those of the model"""
     known: float = 0.0
     """share of this message's features that are known"""
+    threshold: float = SHIPPED
+    """the site's junk threshold in nats, for which the scores were stretched"""
     ids: tuple[Ids, ...] = field(default=(), repr=False, compare=False)
     _explain: Explain | None = field(default=None, repr=False, compare=False)
 
@@ -92,7 +95,7 @@ class Verdict:
         return Verdict(
             self.label, self.probability, self.log_odds, self.decision, self.evidence, self.labels,
             self.z, self.digest, self.message_id, signature, self.reason, self.own_costs,
-            self.known, self.ids, self._explain,
+            self.known, self.threshold, self.ids, self._explain,
         )  # fmt: skip
 
     @property

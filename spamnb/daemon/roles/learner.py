@@ -27,10 +27,20 @@ from spamnb.daemon.roles.follower import Answerer, Follower
 from spamnb.daemon.roles.learner_state import LearnerState
 from spamnb.daemon.roles.model_holder import LearnerConfig, ModelHolder
 from spamnb.endpoints.control.server import ControlServer, Roles
-from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError
+from spamnb.errors import (
+    FleetError,
+    LogAwayError,
+    SpamnbError,
+    StoreBusyError,
+    StoreError,
+    UserError,
+)
 from spamnb.service.admin.model_config import read_clock
 from spamnb.service.admin.operations import Administration
 from spamnb.service.admin.request import Caller, login_of, user_id
+from spamnb.service.engine.clock import now_us
+from spamnb.service.engine.score_watch import ScoreWatch
+from spamnb.service.feedback.service import FeedbackService
 from spamnb.service.feedback.spool import Spool, SpoolFile
 from spamnb.service.scanning.spamtraps import TRAPS_FOLDER
 from spamnb.service.telemetry.log import Log, incident
@@ -44,6 +54,8 @@ LOOK_S = 0.25
 """pause after a pass over empty spools"""
 CLOCK_S = 60.0
 """interval of clock checks"""
+COUNT_S = 30.0
+"""interval of counts of scores: some milliseconds for the newest 1,000 verdicts"""
 END_S = 20.0
 """time for running requests after a stop signal"""
 STUCK_S = 900.0
@@ -182,7 +194,10 @@ def _spools(learning: LearnerConfig) -> tuple[Path, ...]:
 
 
 class _Maintenance:
-    """Retries to open the model and empties the spools, in its own thread since both may block."""
+    """Retries to open the model, empties the spools and counts scores, in its own thread.
+
+    All of these may block.
+    """
 
     def __init__(
         self, holder: ModelHolder, spools: Sequence[Spool], take: Callable[[SpoolFile], None]
@@ -191,7 +206,8 @@ class _Maintenance:
         self._spools = spools
         self._take = take
         self._stop = threading.Event()
-        self._began = self._clock_due = 0.0
+        self._began = self._clock_due = self._count_due = 0.0
+        self._watch: tuple[FeedbackService | None, ScoreWatch] = None, ScoreWatch()
         self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
         self._logged = ""
 
@@ -219,6 +235,7 @@ class _Maintenance:
                 self._holder.retry_open()
                 check_home(self._holder.config.home)
                 self._read_clock()
+                self._count_scores()
                 done = self._drain()
                 self._logged = ""
             except SpamnbError as error:
@@ -239,6 +256,24 @@ class _Maintenance:
             with self._holder.service() as service:
                 read_clock(self._holder.config, service.model)
             self._clock_due = time.monotonic() + CLOCK_S
+
+    def _count_scores(self) -> None:
+        """Count the scores of the verdicts that have settled; they set the threshold of junk."""
+        if time.monotonic() < self._count_due:
+            return
+        self._count_due = time.monotonic() + COUNT_S
+        with self._holder.service() as service:
+            if self._watch[0] is not service:
+                self._watch = service, ScoreWatch()
+            try:
+                change = self._watch[1].look(service.model, now_us())
+            except (LogAwayError, FleetError):
+                return  # the follower logs this, and the next look counts the same
+        if change is not None:
+            self._holder.config.log(
+                {"event": "junk threshold changed", "before": change.before, "after": change.after}
+                | ({"level": "warning"} if change.is_jump else {})
+            )
 
     def _drain(self) -> int:
         """Learn the files of all spools; return their number."""

@@ -11,7 +11,7 @@ from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import Recipe
 from spamnb.core.persons.names import PersonNames
 from spamnb.core.persons.recipient_costs import RecipientCosts
-from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.engine.filter import ONE_IN, Filter, new_recipe
 from spamnb.service.engine.learner import Learner
 from spamnb.service.feedback.review_queue import ReviewQueue
 from spamnb.service.feedback.service import FeedbackService
@@ -41,6 +41,8 @@ class ModelConfig:
     local: LocalHosts = field(default_factory=LocalHosts)
     costs: Costs = field(default_factory=Costs)
     cost_rules: CostRules = field(default_factory=CostRules)
+    one_in: int = ONE_IN
+    """at most one in so many ham is to be filed; 0: the shipped threshold of junk"""
     store_limit_bytes: int = 0
     history: HistoryLimits = field(default_factory=HistoryLimits)
     teaching: TeachingRules = field(default_factory=TeachingRules)
@@ -81,6 +83,7 @@ def open_model(config: ModelConfig, *, readonly: bool = False) -> Filter:
         history=False,
         local=config.local,
         costs=config.costs,
+        one_in=config.one_in,
         limit_bytes=config.store_limit_bytes,
     )
     if member is None:
@@ -96,7 +99,13 @@ def open_model(config: ModelConfig, *, readonly: bool = False) -> Filter:
     def committer(_: Store, learner: Learner) -> FleetCommitter:
         return FleetCommitter(store, learner, outbox, config.log)
 
-    shared = Filter(store, local=config.local, costs=config.costs, committer=committer)
+    shared = Filter(
+        store,
+        local=config.local,
+        costs=config.costs,
+        one_in=config.one_in,
+        committer=committer,
+    )
     shared.pins, shared.host_mark = outbox, host_mark(member.host)
     return shared
 

@@ -96,7 +96,9 @@ def _begun(admin: AnyAdministration, wanted: Wanted) -> Preview:
             hint="stop the daemon of this host, and try again: see docs/fleet.md",
         )
     costs_of = partial(config.recipient_costs.of_label, names=config.persons)
-    task = PreviewTask(config.home, Path(), wanted, config.costs, config.history, costs_of)
+    task = PreviewTask(
+        config.home, Path(), wanted, config.costs, config.history, costs_of, config.one_in
+    )
     return admin.time_machine.start(task, config.log)
 
 

@@ -19,6 +19,7 @@ from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs, OwnCosts
 from spamnb.core.model.events import NO_LABEL, Recipe, label_key
 from spamnb.core.model.kinds import KINDS
+from spamnb.core.model.site_threshold import SHIPPED
 from spamnb.core.model.verdict import SIGNATURE_BYTES, Clue, Verdict, signature_text
 from spamnb.core.persons.corrections import person_id
 from spamnb.errors import LabelError, UserError
@@ -38,13 +39,16 @@ from spamnb.service.engine.personal_scoring import (
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Learn, Source, TrainingRequest, Undo
 from spamnb.service.engine.scoring import score_batches, score_examples, score_without
+from spamnb.service.engine.site_scores import threshold_of
 from spamnb.service.fleet.pins import Pins, pinned_verdicts, with_pins
 from spamnb.service.maintenance.prior import shipped_load
-from spamnb.store.contract import Store
+from spamnb.store.contract import ReadView, Store
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lmdb.store import open_store
 
+ONE_IN = 1000
+"""The default target of lost ham: at most one in so many."""
 BATCHES_PER_SNAPSHOT = 8
 """Batches of messages that are scored on one snapshot."""
 
@@ -91,13 +95,14 @@ class Filter:
     called from several threads. `labels` holds the model's labels, `recipe` its parameters.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keyword options with defaults
         self,
         store: Store,
         *,
         history: History | None = None,
         local: LocalHosts | None = None,
         costs: Costs | None = None,
+        one_in: int = ONE_IN,
         committer: Callable[[Store, Learner], Committer] = Committer,
     ) -> None:
         self.store = store
@@ -105,6 +110,8 @@ class Filter:
         self.recipe = store.recipe
         self.labels = store.recipe.labels
         self.costs = costs or Costs()
+        self.one_in = one_in
+        """at most one in so many ham is to be filed; 0: the shipped threshold of junk"""
         self.reader = MessageReader(store.recipe.key, local, documents=store.recipe.documents)
         self.committer = committer(store, Learner(store.recipe, self.costs))
         self.pins: Pins | None = None
@@ -125,6 +132,7 @@ class Filter:
         map_size: int = 1 << 40,
         limit_bytes: int = 0,
         prior: bool = False,
+        one_in: int = ONE_IN,
     ) -> Self:
         """Open the model in the folder `path`.
 
@@ -138,6 +146,8 @@ class Filter:
         costs: the costs of mistakes, which set the thresholds of the decisions.
         map_size: address space reserved for the store, in bytes; it takes no disk space.
         limit_bytes: maximum size of the store; 0 derives a limit from the free disk space.
+        one_in: at most one in so many ham is to be filed as junk: the scores of the site's own mail
+            set the threshold of junk. 0: only the costs set it.
         prior: give a model without events the weights of common words and forms that ship with
             spamnb, as one event that `undo` reverts. Only a model of mail with the labels ham and
             spam takes them.
@@ -154,7 +164,7 @@ class Filter:
         except BaseException:
             store.close()
             raise
-        model = cls(store, history=opened, local=local, costs=costs)
+        model = cls(store, history=opened, local=local, costs=costs, one_in=one_in)
         if prior:
             model._add_prior()
         return model
@@ -227,8 +237,13 @@ class Filter:
     def score_batches(self, feature_batches: Sequence[FeatureBatch]) -> list[Verdict]:
         """Return the verdicts on messages that are already parsed, all from one snapshot."""
         with self.store.read() as view:
-            verdicts = score_batches(self.recipe, self.costs, view, feature_batches)
+            threshold = self.threshold(view)
+            verdicts = score_batches(self.recipe, self.costs, view, feature_batches, threshold)
         return with_pins(verdicts, self.pins, self.costs)
+
+    def threshold(self, view: ReadView) -> float:
+        """Return the junk threshold of the site in nats, before the scores are stretched."""
+        return threshold_of(view, self.recipe, self.one_in)
 
     def person(self, name: str) -> int:
         """Return the id of a person in this model; 0 for an empty name."""
@@ -263,7 +278,10 @@ class Filter:
             return self.score(ref, remember=False, person=person, own_costs=own_costs)
         example = find_example(self.store, self.history, ref)
         with self.store.read() as view:
-            verdicts = score_examples(self.recipe, self.costs, view, [example], explained=True)
+            threshold = self.threshold(view)
+            verdicts = score_examples(
+                self.recipe, self.costs, view, [example], explained=True, threshold=threshold
+            )
         (verdict,) = with_pins(verdicts, self.pins, self.costs)
         mine = self.personal_verdicts(
             (verdict, example), [person] if person else [], explained=True
@@ -277,10 +295,13 @@ class Filter:
 
         The parameters are as in `explain`; of a raw message, only ids are used.
         """
-        example, model = self.lookup(ref), (self.recipe, self.costs)
+        example, recipe, costs = self.lookup(ref), self.recipe, self.costs
         with self.store.read() as view:
-            mine = personal_without(model, view, example, person, count) if person else None
-            found = score_without(*model, view, example, count) if mine is None else mine
+            threshold = self.threshold(view)
+            model = recipe, costs, threshold
+            found = personal_without(model, view, example, person, count) if person else None
+            if found is None:
+                found = score_without(recipe, costs, view, example, count, threshold)
         return [(clue, with_costs(verdict, own_costs)) for clue, verdict in found]
 
     def remember(
@@ -319,7 +340,7 @@ class Filter:
                     decision=verdict.decision,
                     ids=features.by_group(index),
                     times=features.times_of(index) if self.recipe.occurrences else None,
-                    notes=note,
+                    notes=note | _threshold_note(verdict),
                 )
             )
         self.history.add(entries)
@@ -435,6 +456,11 @@ class Filter:
                 f"this model has no label {name!r}", hint=f"its labels: {', '.join(self.labels)}"
             )
         return self.labels.index(name)
+
+
+def _threshold_note(verdict: Verdict) -> dict[str, str]:
+    """Return the note by which `plain` restores the score before it was stretched."""
+    return {} if verdict.threshold >= SHIPPED else {"threshold": f"{verdict.threshold:.2f}"}
 
 
 def _message(raw: object) -> bytes:

@@ -299,7 +299,7 @@ class Learner:
     def make_load(
         self, plan: PlannedEvent, training_rows: TrainingRows, _: PendingJournal
     ) -> Event:
-        """Make an IMPORT or EXPIRE event."""
+        """Make an IMPORT, EXPIRE or SCORES event."""
         request = plan.request
         assert isinstance(request, BulkLoad)
         event = self._event(plan, self._no_update(), self._no_update())._replace(bulk=request.bulk)
@@ -357,6 +357,7 @@ _MAKERS: dict[EventKind, Callable[..., Event]] = {
     EventKind.UNDO: Learner.make_undo,
     EventKind.IMPORT: Learner.make_load,
     EventKind.EXPIRE: Learner.make_load,
+    EventKind.SCORES: Learner.make_load,
 }
 
 

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.model.costs import Costs, Decision, OwnCosts, roles_of
-from spamnb.core.model.decision import at_least, decide, spam_log_odds
+from spamnb.core.model.decision import at_least, spam_log_odds
 from spamnb.core.model.events import Recipe, Totals
 from spamnb.core.model.scoring import Floats, maturity, predict, softmax
+from spamnb.core.model.site_threshold import SHIPPED, decide_stretched, stretch_factor
 from spamnb.core.model.verdict import Clue, Clues, Verdict, sides
 from spamnb.core.persons.corrections import CorrectionReader, places_of
 from spamnb.core.persons.learning import (
@@ -79,29 +80,32 @@ def with_costs(verdict: Verdict, own: OwnCosts | None) -> Verdict:
     """Return the verdict with the decision by these costs; the verdict itself for None."""
     if own is None:
         return verdict
-    decision = decide(verdict.spam_log_odds, own.costs)
+    decision = decide_stretched(verdict.spam_log_odds, verdict.threshold, own.costs)
     return replace(verdict, decision=_limited(decision, verdict.reason), own_costs=own)
 
 
 def personal_without(
-    model: tuple[Recipe, Costs], view: ReadView, example: Example, person: int, count: int
+    model: tuple[Recipe, Costs, float], view: ReadView, example: Example, person: int, count: int
 ) -> list[tuple[Clue, Verdict]] | None:
     """Return the strongest clues for a person, and the person's verdict without each one.
 
-    None if the person has no corrections.
+    None if the person has no corrections. The model comes with the junk threshold of the site.
     """
+    recipe, costs, threshold = model
 
     def judged(one: Example, shared: Verdict) -> Verdict | None:
-        return personal_verdicts(*model, view, (shared, one), [person], explained=True).get(person)
+        given = shared, one
+        return personal_verdicts(recipe, costs, view, given, [person], explained=True).get(person)
 
-    mine = judged(example, score_examples(*model, view, [example])[0])
+    mine = judged(example, score_examples(recipe, costs, view, [example], threshold=threshold)[0])
     if mine is None:
         return None
     parts = mine._explain  # noqa: SLF001 - this module has made it
     assert isinstance(parts, _Parts), "it is explained"
     features = np.concatenate(example.ids)[parts.order()[:count]]
     others = [lacking(example, one) for one in features]
-    verdicts = map(judged, others, score_examples(*model, view, others))
+    shared = score_examples(recipe, costs, view, others, threshold=threshold)
+    verdicts = map(judged, others, shared)
     return [
         (clue, verdict)
         for clue, verdict in zip(mine.clues(count), verdicts, strict=True)
@@ -120,6 +124,7 @@ class _Parts:
     word: WordOf
     rows: NDArray[np.intp]
     for_against: tuple[int, int] = (0, 0)
+    threshold: float = SHIPPED
 
     def __call__(self, count: int | None) -> Clues:
         shares = self._shares()
@@ -137,7 +142,12 @@ class _Parts:
         return np.argsort(-np.abs(shares.shared + shares.personal), kind="stable")
 
     def _shares(self) -> PersonalShares:
-        return personal_shares(self.recipe, self.totals, self.cells, self.message, self.for_against)
+        found = personal_shares(
+            self.recipe, self.totals, self.cells, self.message, self.for_against
+        )
+        whole = float(found.shared.sum() + found.personal.sum()) + found.bias
+        factor = stretch_factor(whole, self.threshold)
+        return PersonalShares(found.shared * factor, found.personal * factor, found.bias * factor)
 
     def _clue(self, entry: int, nats: float) -> Clue:
         counts, corrections = np.split(self.cells[:, entry], 2)
@@ -146,25 +156,32 @@ class _Parts:
 
 def _explained(verdict: Verdict, parts: _Parts) -> Verdict:
     for_against = sides(verdict.labels, list(verdict.z))
-    return replace(verdict, _explain=replace(parts, for_against=for_against))
+    parts = replace(parts, for_against=for_against, threshold=verdict.threshold)
+    return replace(verdict, _explain=parts)
 
 
 def _verdicts(
     recipe: Recipe, costs: Costs, shared: Verdict, every: list[list[float]]
 ) -> Iterator[Verdict]:
     """Yield the verdict of each of these scores [P][K]."""
-    labels, P = recipe.labels, list(map(softmax, every))
+    labels, threshold = recipe.labels, shared.threshold
     spam = labels.index("spam") if "spam" in labels else None
     roles = roles_of(labels)
-    for z, shares in zip(every, P, strict=True):
+    for z in every:
+        if threshold < SHIPPED:
+            factor = stretch_factor(spam_log_odds(z, roles), threshold)
+            z = [factor * score for score in z]  # noqa: PLW2901 - the scores of the verdict
+        shares = softmax(z)
         winner = shares.index(max(shares))
         s, h = sides(labels, z)
-        decision = _limited(decide(spam_log_odds(z, roles), costs), shared.reason)
+        decided = decide_stretched(spam_log_odds(z, roles), threshold, costs)
+        decision = _limited(decided, shared.reason)
         # `replace` takes twice as long.
         yield Verdict(
             labels[winner], shares[winner if spam is None else spam], z[s] - z[h],
             decision, shared.evidence, labels, tuple(z), shared.digest, shared.message_id,
-            shared.signature, shared.reason, shared.own_costs, shared.known, shared.ids,
+            shared.signature, shared.reason, shared.own_costs, shared.known, threshold,
+            shared.ids,
         )  # fmt: skip
 
 

@@ -277,7 +277,7 @@ class Planner:
         return plan
 
     def load(self, request: BulkLoad, journal: PendingJournal) -> PlannedEvent | Receipt:
-        """Plan an IMPORT or EXPIRE. Its digest makes sure that it is undone only once."""
+        """Plan an IMPORT, EXPIRE or SCORES. Its digest makes sure that it is undone only once."""
         seq = journal.last_seq + 1
         unique = blake2b(f"load {seq} {request.time_us}".encode(), digest_size=16).digest()
         live = journal.state(request.digest)
@@ -288,6 +288,7 @@ class Planner:
             )
         none = tuple(np.zeros(0, np.uint64) for _ in range(self.recipe.groups))
         kind = EventKind.EXPIRE if request.expire else EventKind.IMPORT
+        kind = EventKind.SCORES if request.scores else kind
         previous = live.seq if live else 0
         example = Example(request.digest or unique, "", none)
         plan = PlannedEvent(kind, seq, example, NO_LABEL, NO_LABEL, previous, request)

@@ -78,7 +78,7 @@ class Undo(NamedTuple):
 
 
 class BulkLoad(NamedTuple):
-    """Add or remove counts of many features in one event: an import, or an expiry."""
+    """Add or remove counts of many rows in one event: an import, an expiry, or counts of scores."""
 
     bulk: BulkChange
     expire: bool
@@ -87,6 +87,8 @@ class BulkLoad(NamedTuple):
     words: WordSource | None = None
     digest: bytes = b""
     """of an import; the import is refused while another one with this digest is in force"""
+    scores: bool = False
+    """whether the rows are those of `engine.site_scores`"""
 
 
 TrainingRequest = Learn | Forget | Undo | BulkLoad

@@ -21,9 +21,10 @@ from spamnb.core.features.locations import TokenLocation
 from spamnb.core.features.tokens import mark_of
 from spamnb.core.mail.marks import PARTLY
 from spamnb.core.model.costs import Costs, roles_of
-from spamnb.core.model.decision import at_least, decide, spam_log_odds
+from spamnb.core.model.decision import at_least, spam_log_odds
 from spamnb.core.model.events import Ids, Recipe, Records, Totals
 from spamnb.core.model.scoring import RowView, scores, shares, softmax
+from spamnb.core.model.site_threshold import SHIPPED, decide_stretched, stretch_factor
 from spamnb.core.model.verdict import Clue, Clues, Verdict, sides
 from spamnb.service.engine.extraction import FeatureBatch
 from spamnb.service.engine.requests import Example
@@ -44,6 +45,8 @@ class _Rows(NamedTuple):
     """None if no clues are needed"""
     partly: frozenset[int]
     """indexes of the messages that were parsed only in part"""
+    threshold: float = SHIPPED
+    """of junk, in nats"""
 
     def explain(
         self, word: WordOf, index: int, for_against: tuple[int, int], count: int | None
@@ -67,6 +70,8 @@ class _Rows(NamedTuple):
         sizes = self.view.sizes[index * G : (index + 1) * G]
         alone = RowView(np.arange(len(rows)), np.array([0, len(rows)]), sizes, times)
         nats, bias = shares(self.recipe, self.totals, records, alone, for_against)
+        factor = stretch_factor(float(nats.sum()) + bias, self.threshold)
+        nats, bias = nats * factor, bias * factor
         order = np.argsort(-np.abs(nats), kind="stable")
         return _Shares(list(zip(rows[order].tolist(), nats[order].tolist(), strict=True)), bias)
 
@@ -91,9 +96,13 @@ def clue_of(
 
 
 def score_batches(
-    recipe: Recipe, costs: Costs, snapshot: ReadView, feature_batches: Sequence[FeatureBatch]
+    recipe: Recipe,
+    costs: Costs,
+    snapshot: ReadView,
+    feature_batches: Sequence[FeatureBatch],
+    threshold: float = SHIPPED,
 ) -> list[Verdict]:
-    """Return the verdicts on several batches of messages.
+    """Return the verdicts on several batches of messages, with the junk threshold of the site.
 
     Rows are read for all batches in one call, because messages share features: with a million
     features, reading takes 45 us a message for each batch of 64, and 26 us for eight together.
@@ -107,7 +116,7 @@ def score_batches(
         times = features.times if recipe.occurrences else None
         view = RowView(features.rows, features.offsets, features.sizes, times)
         partly = frozenset(i for i, m in enumerate(feature_batch.messages) if PARTLY in m.oddities)
-        rows = _Rows(recipe, totals, records, view, features.word, partly)
+        rows = _Rows(recipe, totals, records, view, features.word, partly, threshold)
         names = [(message.digest, message.message_id) for message in feature_batch.messages]
         verdicts += _verdicts(rows, costs, names)
     return verdicts
@@ -143,32 +152,40 @@ def _selected(records: Records, rows: NDArray[np.integer[Any]]) -> Records:
     return Records(records.n.take(rows, 0), records.w.take(rows, 0), records.day.take(rows))
 
 
-def score_examples(
+def score_examples(  # noqa: PLR0913 - model, messages, threshold
     recipe: Recipe,
     costs: Costs,
     snapshot: ReadView,
     examples: Sequence[Example],
     *,
     explained: bool = False,
+    threshold: float = SHIPPED,
 ) -> list[Verdict]:
     """Return the verdicts on messages of which only ids are known.
 
     They have clues only with `explained`, because looking up the texts takes half of the time.
     """
     rows, _ = _rows_of(recipe, snapshot, examples, explained=explained)
+    rows = rows._replace(threshold=threshold)
     return _verdicts(rows, costs, [(example.digest, example.message_id) for example in examples])
 
 
-def score_without(
-    recipe: Recipe, costs: Costs, snapshot: ReadView, example: Example, count: int
+def score_without(  # noqa: PLR0913, PLR0917 - model, message, threshold
+    recipe: Recipe,
+    costs: Costs,
+    snapshot: ReadView,
+    example: Example,
+    count: int,
+    threshold: float = SHIPPED,
 ) -> list[tuple[Clue, Verdict]]:
     """Return the strongest clues of a message, and the verdict on it without each one."""
     rows, ids = _rows_of(recipe, snapshot, [example], explained=True)
+    rows = rows._replace(threshold=threshold)
     (verdict,) = _verdicts(rows, costs, [(example.digest, example.message_id)])
     assert rows.word is not None, "it is explained"
     found = rows.strongest(0, sides(recipe.labels, verdict.z)).features[:count]
     others = [lacking(example, ids[row]) for row, _ in found]
-    verdicts = score_examples(recipe, costs, snapshot, others)
+    verdicts = score_examples(recipe, costs, snapshot, others, threshold=threshold)
     clues = [rows.clue(rows.word, row, nats) for row, nats in found]
     return list(zip(clues, verdicts, strict=True))
 
@@ -225,8 +242,11 @@ def _verdicts(rows: _Rows, costs: Costs, names: list[tuple[bytes, str]]) -> list
     spam = labels.index("spam") if "spam" in labels else None
     found = []
     for index, ((digest, message_id), z) in enumerate(zip(names, every, strict=True)):
+        if rows.threshold < SHIPPED:
+            factor = stretch_factor(spam_log_odds(z, roles), rows.threshold)
+            z = [factor * score for score in z]  # noqa: PLW2901 - the scores of the verdict
         P = softmax(z)
-        decision = decide(spam_log_odds(z, roles), costs)
+        decision = decide_stretched(spam_log_odds(z, roles), rows.threshold, costs)
         winner = P.index(max(P))
         for_against = sides(labels, z)
         s, h = for_against
@@ -241,6 +261,7 @@ def _verdicts(rows: _Rows, costs: Costs, names: list[tuple[bytes, str]]) -> list
                 labels=labels,
                 z=tuple(z),
                 known=known[index],
+                threshold=rows.threshold,
                 digest=digest,
                 message_id=message_id,
                 reason=PARTLY_READ if partly else "",

@@ -214,6 +214,11 @@ class FleetStore:
         return self._store.recipe
 
     @property
+    def level(self) -> int:
+        """Return the version of entries that this host writes."""
+        return min(self._level, self.member.level)
+
+    @property
     def limit_bytes(self) -> int:
         return self._store.limit_bytes
 

@@ -242,7 +242,8 @@ class _Requests:
         """Return the training request of an event."""
         source, time_us = self._source(event), event.time_us
         if event.bulk is not None:
-            return BulkLoad(event.bulk, event.kind == EventKind.EXPIRE, source, time_us, self)
+            expire, scores = (event.kind == one for one in (EventKind.EXPIRE, EventKind.SCORES))
+            return BulkLoad(event.bulk, expire, source, time_us, self, scores=scores)
         if event.after == NO_LABEL:
             return Forget(event.digest, source, time_us)
         example = Example(event.digest, event.message_id, event.ids, event.times, self)

@@ -36,7 +36,7 @@ from spamnb.core.policy.sender_evidence import SenderEvidence
 from spamnb.core.policy.senders import ListOwner, OwnerKind, RecipientLists, SenderList
 from spamnb.core.policy.verdict_headers import ScanVerdict, verdict_for
 from spamnb.errors import SpamnbError, StoreBusyError
-from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.filter import ONE_IN, Filter
 from spamnb.service.engine.personal_scoring import with_costs
 from spamnb.service.engine.requests import Example
 from spamnb.service.scanning.notes import known_note
@@ -66,6 +66,8 @@ class SessionConfig:
     """the model's folder"""
     local: LocalHosts = field(default_factory=LocalHosts)
     costs: Costs = field(default_factory=Costs)
+    one_in: int = ONE_IN
+    """at most one in so many ham is to be filed; 0: the shipped threshold of junk"""
     history: HistoryLimits = field(default_factory=HistoryLimits)
     clues: int = 0
     """how many of the strongest clues each verdict brings; each costs time and reveals words"""
@@ -421,7 +423,10 @@ class ModelSession:
         plan = self.plan
         self._inode = self._identity()
         store = open_store(plan.home, readonly=True)
-        model = Filter(store, history=self._open_history(), local=plan.local, costs=plan.costs)
+        history = self._open_history()
+        model = Filter(
+            store, history=history, local=plan.local, costs=plan.costs, one_in=plan.one_in
+        )
         if plan.fleet_host:
             model.pins, model.host_mark = OutboxReader(plan.home), host_mark(plan.fleet_host)
         return model

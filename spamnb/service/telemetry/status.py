@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from spamnb.errors import StoreAccessError, StoreError
 from spamnb.service.engine.clock import now_us
+from spamnb.service.engine.site_scores import threshold_facts
 from spamnb.service.feedback.spool import FAILED
 from spamnb.service.telemetry.unscanned import sentence
 from spamnb.store.lmdb.sharing import DATA_FILE
@@ -53,6 +54,7 @@ def model_facts(home: Path, model: Filter) -> Facts:
         events = view.last_events(_LOOKED_BACK)
         learnt = _last_learnt(view, model.labels, events)
         sizes = view.person_sizes().values()
+        threshold = threshold_facts(view, model.recipe, model.one_in)
     lately = Counter(model.labels[label] for _, label in events[:RECENT_EVENTS])
     try:
         size = (home / DATA_FILE).stat().st_size
@@ -67,6 +69,7 @@ def model_facts(home: Path, model: Filter) -> Facts:
         "store_limit_bytes": model.store.limit_bytes,
         "learnt": learnt,
         "lately": {label: lately[label] for label in model.labels},
+        "threshold": threshold,
         "persons": {"count": len(sizes), "bytes": sum(sizes), "largest": max(sizes, default=0)},
     }
 
@@ -255,6 +258,9 @@ def gauges(facts: Mapping[str, Any]) -> dict[str, float]:
     found["model_usable"] = float(bool(model))
     for name, value in model.get("persons", {}).items():
         found[f"model_persons_{name}"] = value
+    if "threshold" in model:
+        found["junk_threshold_nats"] = model["threshold"]["log_odds"]
+        found["junk_threshold_ham"] = model["threshold"]["ham"]
     for name in ("features", "events", "store_bytes", "store_limit_bytes"):
         found[f"model_{name}"] = model.get(name, 0)
     for label, count in model.get("messages", {}).items():

@@ -51,10 +51,14 @@ def judged_twice(
     for batch in _batches(entries):
         examples = [entry_example(entry) for entry in batch]
         with old.store.read() as view:
-            before = score_examples(old.recipe, old.costs, view, examples)
+            before = score_examples(
+                old.recipe, old.costs, view, examples, threshold=old.threshold(view)
+            )
             said = [said_of(view, roles, entry.digest, ignored)[0] for entry in batch]
         with new.store.read() as view:
-            after = score_examples(new.recipe, new.costs, view, examples)
+            after = score_examples(
+                new.recipe, new.costs, view, examples, threshold=new.threshold(view)
+            )
         yield from map(JudgedTwice, batch, before, after, said)
 
 

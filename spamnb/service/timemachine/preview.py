@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from spamnb.core.model.costs import Costs
 from spamnb.service.engine.clock import iso
-from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.filter import ONE_IN, Filter
 from spamnb.service.maintenance.event_filter import RelearnFilter, require_events_of
 from spamnb.service.maintenance.rewind import CostsOf, cut_at, relearning, rewinding
 from spamnb.service.timemachine.comparison import comparison_facts, judged_twice
@@ -41,6 +41,8 @@ class PreviewTask(NamedTuple):
     costs: Costs
     history: HistoryLimits
     costs_of: CostsOf
+    one_in: int = ONE_IN
+    """the target of the site's threshold"""
 
 
 def preview(task: PreviewTask) -> Facts:
@@ -101,7 +103,9 @@ _MAKERS: Final[Mapping[Kind, Callable[[PreviewTask], Copied[Facts] | None]]] = {
 def _compared(task: PreviewTask) -> Facts:
     folder = task.home / "history"
     with ExitStack() as stack:
-        reading = partial(Filter.open, readonly=True, history=False, costs=task.costs)
+        reading = partial(
+            Filter.open, readonly=True, history=False, costs=task.costs, one_in=task.one_in
+        )
         old, new = (stack.enter_context(reading(path)) for path in (task.home, task.folder))
         if not folder.is_dir():
             return comparison_facts([])

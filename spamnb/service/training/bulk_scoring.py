@@ -18,7 +18,7 @@ from spamnb.core.policy.rulings import Ruling
 from spamnb.core.policy.sender_evidence import evidence_of
 from spamnb.core.policy.senders import ListOwner, SenderList, ruling_of
 from spamnb.service.engine.extraction import BATCH_MESSAGES
-from spamnb.service.engine.filter import BATCHES_PER_SNAPSHOT, Filter
+from spamnb.service.engine.filter import BATCHES_PER_SNAPSHOT, ONE_IN, Filter
 from spamnb.service.training.sources import (
     MessageSpan,
     SourceMessage,
@@ -64,12 +64,13 @@ def verdict_as_dict(path: str, verdict: Verdict, clues: Sequence[Clue]) -> dict[
 
 
 class Scoring(NamedTuple):
-    """Options of bulk scoring: worker processes, clues per message, local hosts, costs."""
+    """Options of bulk scoring: worker processes, clues per message, local hosts, costs, target."""
 
     jobs: int = 0
     clues: int = 0
     local: LocalHosts | None = None
     costs: Costs | None = None
+    one_in: int = ONE_IN
     is_fleet: bool = False
     """messages with corrections that wait are judged as those say"""
     senders: SenderList | None = None
@@ -90,7 +91,12 @@ class _Scorer:
 
 def _open(home: Path, options: Scoring) -> Filter:
     model = Filter.open(
-        home, readonly=True, history=False, local=options.local, costs=options.costs
+        home,
+        readonly=True,
+        history=False,
+        local=options.local,
+        costs=options.costs,
+        one_in=options.one_in,
     )
     model.pins = OutboxReader(home) if options.is_fleet else None
     return model

@@ -26,8 +26,9 @@ from spamnb.errors import StoreDamagedError, StoreVersionError
 from spamnb.store.rows.codec import EncodedEvent, encode_event
 from spamnb.store.rows.id_codec import ByteCursor, chunk, varint
 
-VERSION = 1
-"""the newest that this program reads and writes"""
+VERSION = 2
+"""the newest that this program reads and writes; from 2 on there are events that count scores"""
+SCORES_VERSION = 2
 MARK_BYTES = 8
 NO_MARK = bytes(MARK_BYTES)
 _U64 = np.dtype("<u8")

@@ -1,0 +1,142 @@
+"""The junk threshold of a site: what its mail may change, and what nobody can change with mail."""
+
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamnb.core.model.costs import Costs, junk_from, thresholds
+from spamnb.core.model.decision import decide
+from spamnb.core.model.site_threshold import (
+    FLOOR,
+    FREE,
+    NO_SCORES,
+    SETTLED_US,
+    SHIPPED,
+    WINDOW,
+    ScoredMessage,
+    count_scores,
+    decide_stretched,
+    plain,
+    site_threshold,
+    stretched,
+)
+
+NOW = 1_800_000_000_000_000
+OLD = NOW - SETTLED_US
+MANY = 1000
+
+
+def kept(score, **facts):
+    return ScoredMessage(OLD, score, False, **facts)
+
+
+def said(score, role, **facts):
+    return ScoredMessage(NOW, score, None, role, **facts)
+
+
+def threshold(messages, taught=MANY, one_in=1000):
+    return site_threshold(count_scores(messages, NOW), taught, one_in)
+
+
+EASY = [kept(-4 + number % 30 / 10) for number in range(300)]
+"""ham that ends at -1.1 nats"""
+
+
+def test_without_taught_mail_or_scores_the_threshold_is_the_shipped_one():
+    """A site that teaches nothing, or whose mail is not counted, is judged as before."""
+    assert site_threshold(NO_SCORES, MANY, 1000) == SHIPPED
+    assert threshold(EASY, taught=0) == SHIPPED
+    assert threshold([kept(-3)] * 4) == SHIPPED
+    assert pytest.approx(5.2, abs=0.01) == SHIPPED
+
+
+def test_a_site_whose_ham_ends_early_files_from_lower_scores():
+    """The more messages of each label are taught, the lower; never below the floor."""
+    found = [threshold(EASY, taught=taught) for taught in (1, 3, 7, 20, 1000)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 4.5
+    assert FLOOR <= found[-1] < 2.4
+
+
+def test_ham_with_high_scores_raises_the_threshold():
+    """Ham near the threshold moves it up, at most to the shipped one."""
+    some = [*EASY, *(said(3 + number % 3, "ham") for number in range(40))]
+    assert threshold(EASY) < threshold(some) <= SHIPPED
+    assert threshold([said(20, "ham")] * 500) == SHIPPED
+
+
+def test_a_stricter_target_gives_a_higher_threshold():
+    """Fewer ham lost means a higher threshold."""
+    mail = [kept(-2 + number % 30 / 10) for number in range(300)]
+    assert threshold(mail, one_in=100) < threshold(mail, one_in=10_000)
+
+
+def test_an_unsure_message_without_an_answer_is_unknown():
+    """Neither ham nor spam: such messages leave the threshold where it is."""
+    silent = [ScoredMessage(OLD, number % 5, None) for number in range(300)]
+    assert count_scores(silent, NOW) == NO_SCORES
+
+
+def test_silence_counts_only_after_its_time():
+    """A message that was delivered just now may still be moved."""
+    fresh = [one._replace(time_us=OLD + 1) for one in EASY]
+    assert count_scores(fresh, NOW) == NO_SCORES
+    assert sum(count_scores(EASY, NOW).kept) == len(EASY)
+
+
+@pytest.mark.parametrize("name", ["sender", "recipient"])
+def test_the_mail_of_one_sender_or_to_one_recipient_is_at_most_half(name):
+    """Thousands of harmless messages weigh no more than all other mail together."""
+    others = [kept(-1 + number % 20 / 10) for number in range(300)]
+    flood = [kept(-4, **{name: "flood.example"})] * (WINDOW - len(others))
+    counts = count_scores([*flood, *others], NOW)
+    assert sum(counts.kept) == 2 * len(others)
+    assert threshold(others) - threshold([*flood, *others]) <= 0.7 * 2
+
+
+def test_the_labels_of_one_user_are_at_most_half():
+    """A user who labels more than all others counts no more than they do, or `FREE` messages."""
+    others = [said(1, "ham", user="ann")] * 150
+    liar = [said(5, "ham", user="eve")] * 800
+    assert sum(count_scores([*liar, *others], NOW).ham) == 2 * len(others)
+    few = [said(1, "ham", user="ann")]
+    assert sum(count_scores([*liar, *few], NOW).ham) == FREE + len(few)
+    assert sum(count_scores(liar, NOW).ham) == len(liar)
+
+
+SCORES = st.floats(-50, 50)
+
+
+@given(SCORES, SCORES, st.floats(FLOOR, SHIPPED))
+def test_stretching_keeps_the_order_and_can_be_reversed(one, other, at):
+    """The threshold of the site gets the shipped probability; ham keeps its own."""
+    a, b = (stretched(score, at) for score in sorted((one, other)))
+    assert a <= b
+    assert plain(stretched(one, at), at) == pytest.approx(one, abs=1e-9)
+    assert stretched(at, at) == pytest.approx(SHIPPED)
+    assert one > 0 or stretched(one, at) == one
+
+
+def test_rejecting_needs_the_odds_before_they_were_stretched():
+    """The threshold of rejecting does not move."""
+    costs, at = Costs(), 3.0
+    reject = next(one.log_odds for one in thresholds(costs) if one.decision == "reject")
+    assert decide_stretched(stretched(reject - 0.1, at), at, costs) == "junk"
+    assert decide_stretched(stretched(reject + 0.1, at), at, costs) == "reject"
+    assert decide(stretched(reject - 0.1, at), costs) == "reject"
+
+
+def test_own_costs_move_alike():
+    """Recipients for whom a lost ham costs more keep a higher threshold."""
+    careful, at = junk_from(Costs(), 7.0), 3.0
+    assert decide_stretched(stretched(4.0, at), at, careful) == "unsure"
+    assert decide_stretched(stretched(5.0, at), at, careful) == "junk"
+    assert decide_stretched(stretched(3.1, at), at, Costs()) == "junk"
+
+
+def test_scores_out_of_range_are_counted():
+    """Scores have no limits."""
+    counts = count_scores([kept(-inf), kept(inf), kept(1e300), kept(-1e300)], NOW)
+    assert sum(counts.kept) == 4
