@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from spamnb.bayes.categorical import CategoricalNB
 from spamnb.bayes.classifier import Classifier
-from spamnb.bayes.counting import BernoulliNB, ComplementNB, MultinomialNB
+from spamnb.bayes.counting import BernoulliNB, ComplementNB, MultinomialNB, PoissonNB
 from spamnb.bayes.densities import BinnedNB, KernelNB, cut
 from spamnb.bayes.dependence import AveragedOneDependence, TreeAugmentedNB
+from spamnb.bayes.derivation import Derivation
 from spamnb.bayes.gaussian import GaussianDiscriminant, GaussianNB
+from spamnb.bayes.mixed import MixedNB
 from spamnb.bayes.network import BeliefNetwork, Node
 from spamnb.bayes.risk import (
     BayesError,
@@ -37,11 +39,14 @@ __all__ = [
     "CategoricalNB",
     "Classifier",
     "ComplementNB",
+    "Derivation",
     "GaussianDiscriminant",
     "GaussianNB",
     "KernelNB",
+    "MixedNB",
     "MultinomialNB",
     "Node",
+    "PoissonNB",
     "TreeAugmentedNB",
     "bayes_error",
     "cut",

@@ -2,24 +2,27 @@
 
 Holds the sums of each class and computes the posterior by Bayes' rule, in log space. A subclass
 defines which sums to keep of some cases (`_of`) and how to get the joint log probability of a case
-and each class from them (`_prepare`). Invariants: learning adds the sums of the cases, forgetting
-subtracts them, merging adds those of another model, so the order of operations does not matter and
-forgetting restores every number; a call that fails changes nothing. A class exists while it is
-declared or has cases. Failure: UserError for invalid input, RefusedError for forgetting cases that
-were not learnt.
+and each class from them (`_prepare`); `ProductClassifier` is the base of those that multiply one
+factor for each column. Invariants: learning adds the sums of the cases, forgetting subtracts them,
+merging adds those of another model, so the order of operations does not matter and forgetting
+restores every number; a call that fails changes nothing. A class exists while it is declared or has
+cases. Failure: UserError for invalid input, RefusedError for forgetting cases that were not learnt.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from spamnb.bayes.sums import Sums
+from spamnb.bayes.derivation import Derivation, Factor, column_names, fractions
+from spamnb.bayes.sums import Sums, is_missing
+from spamnb.bayes.tables import has_names, numbers, read_table
+from spamnb.core.model.events import Ints
 from spamnb.core.model.likelihood.smoothing import (
     Assumptions,
     Floats,
@@ -32,12 +35,19 @@ from spamnb.errors import UserError
 S = TypeVar("S", bound=Sums)
 Label = Any
 """Name of a class: any hashable that can be sorted."""
-Cases = NDArray[Any]
-"""[M, d] numbers, or other values that the subclass reads"""
+Cases = Any
+"""[M, d] numbers, or other values that the subclass reads: an array, or a `Table`"""
 Joint = Callable[[Cases], Floats]
+Columns = Callable[[Cases], Iterator[Floats]]
 
-LARGEST = 1e150
-"""Larger numbers are refused: their squares could leave the range of float64."""
+
+class Layout(NamedTuple):
+    """What a model knows of its columns."""
+
+    width: int
+    names: tuple[Any, ...] | None = None
+    kinds: tuple[str, ...] = ()
+    """the kinds that `MixedNB` chose"""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -49,7 +59,7 @@ class Classifier(ABC, Generic[S]):
 
     _declared: tuple[Label, ...] = field(default=(), init=False, repr=False)
     _sums: dict[Label, S] = field(default_factory=dict, init=False, repr=False)
-    _width: int | None = field(default=None, init=False, repr=False)
+    _layout: Layout | None = field(default=None, init=False, repr=False)
     _joint: Joint | None = field(default=None, init=False, repr=False)
 
     @abstractmethod
@@ -63,6 +73,20 @@ class Classifier(ABC, Generic[S]):
     def _read(self, X: ArrayLike) -> Cases:
         """Return the input as [M, d] cases; by default numbers."""
         return numbers(X)
+
+    def _lay_out(self, X: Any, learnt: Layout | None) -> tuple[Cases, Layout]:
+        """Read cases, in the order of the learnt columns if both have names."""
+        names = None
+        if has_names(X):
+            table = read_table(X, learnt.names if learnt else None)
+            X, names = table.cells(), table.names
+        cases = self._read(X)
+        return cases, agreed(Layout(cases.shape[1], names), learnt)
+
+    def _factors(self, sums: Sequence[S], case: Cases, names: Sequence[str]) -> list[Factor]:
+        """Return the factors of the likelihood of one case; by default one for all columns."""
+        logs = self._prepare(sums, np.zeros(len(sums)))(case)[0]
+        return [Factor(f"P({', '.join(names)} | class)", logs)]
 
     @property
     def _prior_assumptions(self) -> Assumptions:
@@ -84,25 +108,25 @@ class Classifier(ABC, Generic[S]):
         sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Learn more cases. `classes` declares classes that have no cases yet."""
-        width, sums_by_class = self._sums_by_class(X, y, sample_weight, self._width)
+        layout, sums_by_class = self._sums_by_class(X, y, sample_weight, self._layout)
         declared = {*self._declared, *_as_list(classes if classes is not None else ())}
-        return self._replace_state(_add_by_class(self._sums, sums_by_class), declared, width)
+        return self._replace_state(_add_by_class(self._sums, sums_by_class), declared, layout)
 
     def partial_forget(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Self:
         """Forget cases that were learnt with these classes and weights."""
-        width, sums_by_class = self._sums_by_class(X, y, sample_weight, self._width)
+        layout, sums_by_class = self._sums_by_class(X, y, sample_weight, self._layout)
         negated = {label: sums.negated() for label, sums in sums_by_class.items()}
         # A class without cases gets empty sums, so that subtracting from it is refused.
         empty = {label: sums.plus(negated[label]) for label, sums in sums_by_class.items()}
         remaining = _add_by_class(empty | self._sums, negated)
-        return self._replace_state(remaining, self._declared, width)
+        return self._replace_state(remaining, self._declared, layout)
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Forget everything, then learn these cases."""
-        width, sums_by_class = self._sums_by_class(X, y, sample_weight, None)
-        return self._replace_state(sums_by_class, (), width)
+        layout, sums_by_class = self._sums_by_class(X, y, sample_weight, None)
+        return self._replace_state(sums_by_class, (), layout)
 
     def merge(self, other: Self) -> Self:
         """Learn all cases of another model of the same kind and parameters."""
@@ -111,16 +135,20 @@ class Classifier(ABC, Generic[S]):
                 "models of different kinds or parameters cannot be merged",
                 hint="create both with the same parameters",
             )
-        width, sums, declared = other._width, other._sums, other._declared
-        _check_width(width, self._width)
+        layout, sums, declared = other._layout, other._sums, other._declared
+        if layout is not None:
+            layout = agreed(layout, self._layout)
         return self._replace_state(
-            _add_by_class(self._sums, sums), {*self._declared, *declared}, self._width or width
+            _add_by_class(self._sums, sums), {*self._declared, *declared}, layout or self._layout
         )
 
     @property
     def classes_(self) -> NDArray[Any]:
         """[K] the classes, sorted; the order of the columns of `predict_proba`."""
-        return np.array(self._labels())
+        labels = self._labels()
+        if any(isinstance(label, tuple) for label in labels):
+            return np.fromiter(labels, object, len(labels))
+        return np.array(labels)
 
     @property
     def class_count_(self) -> Floats:
@@ -129,13 +157,32 @@ class Classifier(ABC, Generic[S]):
             [self._sums[label].weight if label in self._sums else 0.0 for label in self._labels()]
         )
 
+    @property
+    def class_log_prior_(self) -> Floats:
+        """[K] log P(class)."""
+        return log_prior(self._prior_assumptions, self.class_count_)
+
+    @property
+    def class_prior_(self) -> Floats:
+        """[K] P(class)."""
+        return np.asarray(np.exp(self.class_log_prior_))
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of columns."""
+        return self._known_layout().width
+
+    @property
+    def feature_names_in_(self) -> NDArray[Any]:
+        """[d] names of the columns."""
+        layout = self._known_layout()
+        return np.array(column_names(layout.names, layout.width), object)
+
     def predict_joint_log_proba(self, X: ArrayLike) -> Floats:
         """[M, K] log P(case, class)."""
-        cases = self._read(X)
-        _check_width(cases.shape[1], self._width)
+        cases, _ = self._lay_out(X, self._known_layout())
         if self._joint is None:
-            prior = log_prior(self._prior_assumptions, self.class_count_)
-            self._joint = self._prepare(self._all_sums(), prior)
+            self._joint = self._prepare(self._all_sums(), self.class_log_prior_)
         return self._joint(cases)
 
     def predict_log_proba(self, X: ArrayLike) -> Floats:
@@ -150,54 +197,91 @@ class Classifier(ABC, Generic[S]):
         """[M] the most probable class of each case; of ties, the first."""
         return np.asarray(self.classes_[self.predict_joint_log_proba(X).argmax(axis=1)])
 
+    def explain(self, x: Any, names: Sequence[str] | None = None) -> Derivation:
+        """Return the product that decides on one case: `print` shows its factors."""
+        case, layout = self._lay_out(_single(x), self._known_layout())
+        n, prior = self.class_count_, self.class_log_prior_
+        counted = self._prior_assumptions.prior == "counts" and n.any()
+        shares = fractions(n, 0, n * 0 + n.sum(), 0) if counted else ()
+        if names is not None and len(names) != layout.width:
+            raise UserError(f"{len(names)} names for {layout.width} columns")
+        named = column_names(names or layout.names, layout.width)
+        factors = self._factors(self._all_sums(), case, named)
+        return Derivation(tuple(self._labels()), Factor("P(class)", prior, shares), tuple(factors))
+
     def __getstate__(self) -> dict[str, Any]:
         # The cached function cannot be pickled; it is made again from the sums.
         return self.__dict__ | {"_joint": None}
 
     def _labels(self) -> list[Label]:
-        return sorted({*self._declared, *self._sums})
+        return _sorted({*self._declared, *self._sums})
+
+    def _known_layout(self) -> Layout:
+        if self._layout is None:
+            raise UserError("nothing has been learnt yet", hint="call fit or learn first")
+        return self._layout
+
+    def _nothing(self, layout: Layout) -> S:
+        """Return the sums of no cases."""
+        return self._of(np.empty((0, layout.width)), np.empty(0))
 
     def _all_sums(self) -> list[S]:
-        if self._width is None:
-            raise UserError("nothing has been learnt yet", hint="call fit or learn first")
-        none = self._of(np.empty((0, self._width)), np.empty(0))
+        none = self._nothing(self._known_layout())
         return [self._sums.get(label, none) for label in self._labels()]
 
     def _sums_by_class(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, learnt: int | None
-    ) -> tuple[int, dict[Label, S]]:
-        """Return the number of columns, and the sums of the cases of each class."""
-        cases, labels = self._read(X), _as_list(y)
-        _check_width(cases.shape[1], learnt)
-        weights = _weights(sample_weight, len(cases))
-        if len(labels) != len(cases):
-            raise UserError(f"{len(labels)} labels for {len(cases)} cases")
-        rows: dict[Label, list[int]] = {}
-        for row, label in enumerate(labels):
-            rows.setdefault(label, []).append(row)
-        sums = {label: self._of(cases[at], weights[at]) for label, at in rows.items()}
-        return cases.shape[1], sums
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, learnt: Layout | None
+    ) -> tuple[Layout, dict[Label, S]]:
+        """Return what is known of the columns, and the sums of the cases of each class."""
+        cases, layout = self._lay_out(X, learnt)
+        weights = case_weights(sample_weight, len(cases))
+        labels, rows = _rows_by_class(y, len(cases))
+        sums = {
+            label: self._of(cases[at], weights[at]) for label, at in zip(labels, rows, strict=True)
+        }
+        return layout, sums
 
     def _replace_state(
-        self, sums: dict[Label, S], declared: Iterable[Label], width: int | None
+        self, sums: dict[Label, S], declared: Iterable[Label], layout: Layout | None
     ) -> Self:
-        self._sums = {label: kept for label, kept in sums.items() if not kept.empty}
-        self._declared, self._joint = tuple(sorted(declared)), None
-        self._width = width if self._sums or self._declared else None
+        kept = {label: of_class for label, of_class in sums.items() if not of_class.empty}
+        _sorted({*declared, *kept})  # or refused, before anything is changed
+        self._sums, self._declared, self._joint = kept, tuple(_sorted(declared)), None
+        self._layout = layout if self._sums or self._declared else None
         return self
 
 
-def numbers(X: ArrayLike, least: float = -LARGEST) -> Floats:
-    """Read a table of numbers [M, d], each between `least` and LARGEST."""
-    cases = np.asarray(X, np.float64)
-    if cases.ndim != 2:
-        raise UserError(
-            f"cases must be a table with 2 dimensions, not {cases.ndim}",
-            hint="give one list of numbers per case",
-        )
-    if not ((cases >= least) & (cases <= LARGEST)).all():
-        raise UserError(f"a number is missing, or below {least:g} or above {LARGEST:g}")
-    return cases
+class ProductClassifier(Classifier[S]):
+    """A classifier with a likelihood that is a product: one factor for each column."""
+
+    @abstractmethod
+    def _columns(self, sums: Sequence[S]) -> Columns:
+        """Return a function from cases to [M, K] log P(value | class) of each column in turn."""
+
+    def _prepare(self, sums: Sequence[S], prior: Floats) -> Joint:
+        columns = self._columns(sums)
+
+        def joint(cases: Cases) -> Floats:
+            scores = np.tile(prior, (len(cases), 1))
+            for logs in columns(cases):
+                scores += logs
+            return scores
+
+        return joint
+
+    def _factors(self, sums: Sequence[S], case: Cases, names: Sequence[str]) -> list[Factor]:
+        columns = self._columns(sums)(case)
+        names_with_values = self._described(sums, case, names)
+        return [
+            Factor(name, logs[0], how)
+            for (name, how), logs in zip(names_with_values, columns, strict=True)
+        ]
+
+    @abstractmethod
+    def _described(
+        self, sums: Sequence[S], case: Cases, names: Sequence[str]
+    ) -> Iterable[tuple[str, tuple[str, ...]]]:
+        """Return the name of each column's factor, and how it is computed for each class."""
 
 
 def prior_of(class_prior: ArrayLike | None, *, fit_prior: bool = True) -> Assumptions:
@@ -214,12 +298,22 @@ def _add_by_class(sums: dict[Label, S], added: dict[Label, S]) -> dict[Label, S]
     return total
 
 
-def _check_width(given: int | None, learnt: int | None) -> None:
-    if None not in (given, learnt) and given != learnt:
-        raise UserError(f"{given} columns, but the model has {learnt}")
+def agreed(given: Layout, learnt: Layout | None) -> Layout:
+    """Return what is known of the columns after both, or refuse columns that differ."""
+    if learnt is None:
+        return given
+    if given.width != learnt.width:
+        raise UserError(f"{given.width} columns, but the model has {learnt.width}")
+    if given.names and learnt.names and given.names != learnt.names:
+        raise UserError(f"the columns are {given.names}, but the model has {learnt.names}")
+    if given.kinds != learnt.kinds:
+        raise UserError(f"the columns are {given.kinds}, but the model has {learnt.kinds}")
+    return Layout(learnt.width, learnt.names or given.names, learnt.kinds)
 
 
-def _single(x: ArrayLike) -> Any:
+def _single(x: Any) -> Any:
+    if hasattr(x, "columns"):
+        return x
     return x[None] if isinstance(x, np.ndarray) else [x]
 
 
@@ -227,7 +321,35 @@ def _as_list(y: Any) -> list[Label]:
     return y.tolist() if isinstance(y, np.ndarray) else list(y)
 
 
-def _weights(given: ArrayLike | None, cases: int) -> Floats:
+def _sorted(labels: Iterable[Label]) -> list[Label]:
+    try:
+        return sorted(labels)
+    except TypeError as error:
+        raise UserError(
+            f"classes cannot be sorted: {error}", hint="give classes of one type"
+        ) from error
+
+
+def _rows_by_class(y: Any, cases: int) -> tuple[list[Label], list[Ints]]:
+    """Return the classes, and the rows of the cases of each."""
+    if isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype != object:
+        found, codes = np.unique(y, return_inverse=True)
+        labels = found.tolist()
+    else:
+        given, order = _as_list(y), dict[Label, int]()
+        codes = np.array([order.setdefault(label, len(order)) for label in given], np.int64)
+        labels = list(order)
+    if len(codes) != cases:
+        raise UserError(f"{len(codes)} labels for {cases} cases")
+    if any(is_missing(label) for label in labels):
+        raise UserError("a label is missing", hint="leave out cases without a label")
+    rows = np.argsort(codes, kind="stable")
+    ends = np.bincount(codes, minlength=len(labels)).cumsum()
+    return labels, np.split(rows, ends)[: len(labels)]
+
+
+def case_weights(given: ArrayLike | None, cases: int) -> Floats:
+    """Read the weights of the cases [M]; without any, each case has weight 1."""
     weights = np.ones(cases) if given is None else np.asarray(given, np.float64)
     if weights.shape != (cases,) or not ((weights > 0) & (weights < np.inf)).all():
         raise UserError(

@@ -1,4 +1,4 @@
-"""Naive Bayes over counts: multinomial, complement and Bernoulli models for [cases, columns].
+"""Naive Bayes over counts: multinomial, complement, Bernoulli and Poisson models.
 
 They use the formulas of the filter's kinds `multinomial` and `bernoulli`, but every column counts,
 seen or not, as in scikit-learn. Invariants: results equal those of scikit-learn's models of these
@@ -7,16 +7,40 @@ names on the same cases; 0 times an impossible column is 0. Failure: as `Classif
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lgamma
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from spamnb.bayes.classifier import Cases, Classifier, Joint, numbers, prior_of
+from spamnb.bayes.classifier import Cases, Classifier, Joint, prior_of
+from spamnb.bayes.derivation import Factor, fractions
 from spamnb.bayes.sums import COUNT_ONE, Tally
+from spamnb.bayes.tables import numbers
 from spamnb.core.model.likelihood.smoothing import Assumptions, Floats, log_m_estimate
 from spamnb.errors import UserError
+
+
+class Estimate(NamedTuple):
+    """m-estimates (n + m p) / (N + m), [K, F]."""
+
+    n: Floats
+    N: Floats
+    m: float
+    p: float
+
+    @property
+    def logs(self) -> Floats:
+        """Logarithms of the estimates."""
+        return log_m_estimate(*self)
+
+    def text(self, j: int) -> tuple[str, ...]:
+        """Return how the estimates of a column are computed."""
+        n, N = np.broadcast_arrays(self.n, self.N)
+        return fractions(n[:, j], self.m * self.p, N[:, j], self.m)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -45,6 +69,20 @@ class _Counting(Classifier[Tally]):
     def _prior_assumptions(self) -> Assumptions:
         return prior_of(self.class_prior, fit_prior=self.fit_prior)
 
+    @property
+    def feature_count_(self) -> Floats:
+        """[K, F] sum of each column over the cases of each class."""
+        return _counts(self._all_sums())
+
+    @property
+    def feature_log_prob_(self) -> Floats:
+        """[K, F] log P(column | class)."""
+        return self._estimates(self._all_sums()).logs
+
+    @abstractmethod
+    def _estimates(self, sums: Sequence[Tally]) -> Estimate:
+        """Return the estimate of each column in each class."""
+
 
 @dataclass(eq=False, kw_only=True)
 class MultinomialNB(_Counting):
@@ -68,16 +106,37 @@ class MultinomialNB(_Counting):
 
     length_power: float = 0.0
 
-    def _prepare(self, sums: Sequence[Tally], prior: Floats) -> Joint:
+    def _estimates(self, sums: Sequence[Tally]) -> Estimate:
         n = _counts(sums)
         V = max(n.shape[1], 1)
-        logs = log_m_estimate(n, n.sum(axis=1, keepdims=True), self.alpha * V, 1 / V)
+        return Estimate(n, n.sum(axis=1, keepdims=True), self.alpha * V, 1 / V)
+
+    def _prepare(self, sums: Sequence[Tally], prior: Floats) -> Joint:
+        logs = self._estimates(sums).logs
 
         def joint(cases: Cases) -> Floats:
-            size = np.maximum(cases.sum(axis=1, keepdims=True), 1.0) ** self.length_power
-            return np.asarray(prior + _weighed(cases, logs) / size)
+            return np.asarray(prior + _weighed(cases, logs) / self._size(cases))
 
         return joint
+
+    def _size(self, cases: Cases) -> Floats:
+        """[M, 1] what the log likelihood of each case is divided by."""
+        return np.asarray(np.maximum(cases.sum(axis=1, keepdims=True), 1.0) ** self.length_power)
+
+    def _factors(self, sums: Sequence[Tally], case: Cases, names: Sequence[str]) -> list[Factor]:
+        estimates, size = self._estimates(sums), float(self._size(case)[0, 0])
+        factors = []
+        for j, name in enumerate(names):
+            power = case[0, j] / size
+            if power:
+                exponent = "" if power == 1 else f"^{power:g}"
+                how = tuple(
+                    f"({text}){exponent}" if exponent else text for text in estimates.text(j)
+                )
+                factors.append(
+                    Factor(f"P({name} | class){exponent}", power * estimates.logs[:, j], how)
+                )
+        return factors
 
 
 @dataclass(eq=False, kw_only=True)
@@ -103,11 +162,25 @@ class ComplementNB(_Counting):
         if not 0 < self.alpha < np.inf:
             raise UserError(f"ComplementNB needs an alpha above 0, not {self.alpha}")
 
-    def _prepare(self, sums: Sequence[Tally], prior: Floats) -> Joint:
+    @property
+    def feature_log_prob_(self) -> Floats:
+        """[K, F] the weights, as in scikit-learn."""
+        return self._weights(self._all_sums())
+
+    def _factors(self, _sums: Sequence[Tally], _case: Cases, _names: Sequence[str]) -> list[Factor]:
+        raise UserError("the scores of ComplementNB are no product of probabilities")
+
+    def _estimates(self, sums: Sequence[Tally]) -> Estimate:
         n = _counts(sums)
         V, outside = max(n.shape[1], 1), n.sum(axis=0) - n
-        logs = log_m_estimate(outside, outside.sum(axis=1, keepdims=True), self.alpha * V, 1 / V)
-        weights = logs / logs.sum(axis=1, keepdims=True) if self.norm else -logs
+        return Estimate(outside, outside.sum(axis=1, keepdims=True), self.alpha * V, 1 / V)
+
+    def _weights(self, sums: Sequence[Tally]) -> Floats:
+        logs = self._estimates(sums).logs
+        return logs / logs.sum(axis=1, keepdims=True) if self.norm else -logs
+
+    def _prepare(self, sums: Sequence[Tally], prior: Floats) -> Joint:
+        weights = self._weights(sums)
         start = prior if len(sums) == 1 else np.zeros(len(sums))
         return lambda cases: np.asarray(start + _weighed(cases, weights))
 
@@ -130,15 +203,81 @@ class BernoulliNB(_Counting):
 
     binarize: float | None = 0.0
 
+    def _estimates(self, sums: Sequence[Tally]) -> Estimate:
+        return Estimate(_counts(sums), _cases(sums), 2 * self.alpha, 0.5)
+
     def _prepare(self, sums: Sequence[Tally], prior: Floats) -> Joint:
-        n, N = _counts(sums), np.array([class_sums.weight for class_sums in sums])[:, None]
-        present = log_m_estimate(n, N, 2 * self.alpha, 0.5)
-        absent = log_m_estimate(N - n, N, 2 * self.alpha, 0.5)
+        estimates = self._estimates(sums)
+        present, absent = estimates.logs, _absent(estimates).logs
 
         def joint(cases: Cases) -> Floats:
             return np.asarray(prior + _weighed(cases, present) + _weighed(1 - cases, absent))
 
         return joint
+
+    def _factors(self, sums: Sequence[Tally], case: Cases, names: Sequence[str]) -> list[Factor]:
+        estimates = self._estimates(sums)
+        factors = []
+        for j, name in enumerate(names):
+            shown = estimates if case[0, j] == 1 else _absent(estimates)
+            factors.append(
+                Factor(f"P({name} = {case[0, j]:g} | class)", shown.logs[:, j], shown.text(j))
+            )
+        return factors
+
+
+@dataclass(eq=False, kw_only=True)
+class PoissonNB(_Counting):
+    """Poisson naive Bayes: each column is a count with its own rate in each class.
+
+        p(x|k) = rate^x exp(-rate) / x!,   rate = (n[f,k] + alpha) / (N[k] + alpha)
+
+    The smoothing adds `alpha` cases of count 1. The multinomial model compares the columns of one
+    case with each other; this one also works for a single column.
+
+    >>> model = PoissonNB(alpha=0).fit([[0], [2], [4]], ["seldom", "often", "often"])
+    >>> np.exp(model.feature_log_prob_).ravel()
+    array([3., 0.])
+    >>> np.exp(model.predict_joint_log_proba([[2]])).round(4)
+    array([[0.1494, 0.    ]])
+
+    By hand: often has a rate of (2 + 4) / 2 = 3 and 2/3 of the cases; 2/3 * 3^2 exp(-3) / 2 =
+    0.1494. Seldom has rate 0, so a count of 2 is impossible.
+    """
+
+    def _estimates(self, sums: Sequence[Tally]) -> Estimate:
+        return Estimate(_counts(sums), _cases(sums), self.alpha, 1.0)
+
+    def _prepare(self, sums: Sequence[Tally], prior: Floats) -> Joint:
+        logs = self._estimates(sums).logs
+        start = prior - np.exp(logs).sum(axis=1)
+        log_factorial = np.vectorize(lgamma, otypes=[np.float64])
+
+        def joint(cases: Cases) -> Floats:
+            same = log_factorial(cases + 1).sum(axis=1, keepdims=True)
+            return np.asarray(start + _weighed(cases, logs) - same)
+
+        return joint
+
+    def _factors(self, sums: Sequence[Tally], case: Cases, names: Sequence[str]) -> list[Factor]:
+        factors = []
+        for j, name in enumerate(names):
+            of_column = [Tally(of.cases, of.counts[j : j + 1]) for of in sums]
+            logs = self._prepare(of_column, np.zeros(len(sums)))(case[:, j : j + 1])
+            rates = np.exp(self._estimates(of_column).logs[:, 0])
+            how = tuple(f"Poisson({case[0, j]:g}; {rate:.4g})" for rate in rates)
+            factors.append(Factor(f"P({name} = {case[0, j]:g} | class)", logs[0], how))
+        return factors
+
+
+def _absent(present: Estimate) -> Estimate:
+    """The estimates of the absence of each column."""
+    return present._replace(n=present.N - present.n)
+
+
+def _cases(sums: Sequence[Tally]) -> Floats:
+    """[K, 1] weights of the cases."""
+    return np.array([class_sums.weight for class_sums in sums])[:, None]
 
 
 def _counts(sums: Sequence[Tally]) -> Floats:

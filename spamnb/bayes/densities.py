@@ -8,7 +8,7 @@ time of a prediction grow with the number of distinct numbers. Failure: as `Clas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Literal, NamedTuple
@@ -16,7 +16,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from spamnb.bayes.classifier import Cases, Classifier, Joint, prior_of
+from spamnb.bayes.classifier import Cases, Columns, ProductClassifier, prior_of
+from spamnb.bayes.derivation import fractions
 from spamnb.bayes.sums import COUNT_ONE, NamedCounts
 from spamnb.core.model.likelihood.smoothing import Assumptions, Floats, log_m_estimate, log_sum_exp
 from spamnb.errors import UserError
@@ -34,7 +35,7 @@ class _Column(NamedTuple):
 
 
 @dataclass(eq=False, kw_only=True)
-class _ValueCounting(Classifier[NamedCounts]):
+class _ValueCounting(ProductClassifier[NamedCounts]):
     """A classifier that keeps the distinct numbers with their counts."""
 
     priors: ArrayLike | None = None
@@ -44,11 +45,12 @@ class _ValueCounting(Classifier[NamedCounts]):
         return prior_of(self.priors)
 
     def _of(self, cases: Cases, weights: Floats) -> NamedCounts:
-        return NamedCounts.of(map(enumerate, cases.tolist()), weights)
+        return NamedCounts.of_columns(cases, weights)
 
-    def _columns(self, sums: Sequence[NamedCounts]) -> list[list[_Column]]:
+    def _seen(self, sums: Sequence[NamedCounts]) -> list[list[_Column]]:
         """[K][d] numbers and counts."""
-        return [[_column(class_sums, j) for j in range(self._width or 0)] for class_sums in sums]
+        width = self._layout.width if self._layout else 0
+        return [[_column(class_sums, j) for j in range(width)] for class_sums in sums]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -83,7 +85,7 @@ class BinnedNB(_ValueCounting):
     @property
     def edges_(self) -> list[Floats]:
         """[d] the cut points of each column."""
-        return self._edges(self._columns(self._all_sums()))
+        return self._edges(self._seen(self._all_sums()))
 
     def _edges(self, columns: list[list[_Column]]) -> list[Floats]:
         return [
@@ -93,21 +95,32 @@ class BinnedNB(_ValueCounting):
             )
         ]
 
-    def _prepare(self, sums: Sequence[NamedCounts], prior: Floats) -> Joint:
-        columns = self._columns(sums)
+    def _columns(self, sums: Sequence[NamedCounts]) -> Columns:
+        columns = self._seen(sums)
         edges = self._edges(columns)
         logs = [
-            np.stack([_binned(seen[j], edge, self.alpha) for seen in columns])
+            log_m_estimate(*_binned([seen[j] for seen in columns], edge, self.alpha))
             for j, edge in enumerate(edges)
         ]
 
-        def joint(cases: Cases) -> Floats:
-            scores = np.tile(prior, (len(cases), 1))
+        def of(cases: Cases) -> Iterator[Floats]:
             for j, edge in enumerate(edges):
-                scores += logs[j][:, np.searchsorted(edge, cases[:, j], side="right")].T
-            return scores
+                yield logs[j][:, np.searchsorted(edge, cases[:, j], side="right")].T
 
-        return joint
+        return of
+
+    def _described(
+        self, sums: Sequence[NamedCounts], case: Cases, names: Sequence[str]
+    ) -> Iterator[tuple[str, tuple[str, ...]]]:
+        columns = self._seen(sums)
+        for j, edge in enumerate(self._edges(columns)):
+            n, N, m, p = _binned([seen[j] for seen in columns], edge, self.alpha)
+            at = int(np.searchsorted(edge, case[0, j], side="right"))
+            low, high = [-np.inf, *edge, np.inf][at : at + 2]
+            yield (
+                f"P({low:g} <= {names[j]} < {high:g} | class)",
+                fractions(n[:, at], m * p, N[:, 0], m),
+            )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -134,18 +147,24 @@ class KernelNB(_ValueCounting):
         if not isinstance(self.bandwidth, str) and not 0 < self.bandwidth < np.inf:
             raise UserError(f"bandwidth must be above 0, not {self.bandwidth}")
 
-    def _prepare(self, sums: Sequence[NamedCounts], prior: Floats) -> Joint:
-        columns = self._columns(sums)
+    def _columns(self, sums: Sequence[NamedCounts]) -> Columns:
+        columns = self._seen(sums)
         widths = [[self._bandwidth(seen) for seen in row] for row in columns]
 
-        def joint(cases: Cases) -> Floats:
-            scores = np.tile(prior, (len(cases), 1))
-            for k, row in enumerate(columns):
-                for j, seen in enumerate(row):
-                    scores[:, k] += _density(seen, widths[k][j], cases[:, j])
-            return scores
+        def of(cases: Cases) -> Iterator[Floats]:
+            for j in range(cases.shape[1]):
+                yield np.stack(
+                    [_density(row[j], widths[k][j], cases[:, j]) for k, row in enumerate(columns)],
+                    axis=1,
+                )
 
-        return joint
+        return of
+
+    def _described(
+        self, _sums: Sequence[NamedCounts], case: Cases, names: Sequence[str]
+    ) -> Iterator[tuple[str, tuple[str, ...]]]:
+        for name, x in zip(names, case[0].tolist(), strict=True):
+            yield f"p({name} = {x:g} | class)", ()
 
     def _bandwidth(self, seen: _Column) -> float:
         if not isinstance(self.bandwidth, str):
@@ -197,12 +216,16 @@ def _column(class_sums: NamedCounts, j: int) -> _Column:
     return _Column(np.array(numbers, np.float64), np.array(counts, np.float64))
 
 
-def _binned(seen: _Column, edges: Floats, alpha: float) -> Floats:
-    """[bins] log p of each bin."""
+def _binned(
+    columns: Sequence[_Column], edges: Floats, alpha: float
+) -> tuple[Floats, Floats, float, float]:
+    """[K, bins] counts, [K, 1] their sums, and the m and p of the m-estimate."""
     bins = len(edges) + 1
-    at = np.searchsorted(edges, seen.numbers, side="right")
-    n = np.bincount(at, seen.counts, bins)
-    return log_m_estimate(n, n.sum(), alpha * bins, 1 / bins)
+    n = np.zeros((len(columns), bins))
+    for k, seen in enumerate(columns):
+        at = np.searchsorted(edges, seen.numbers, side="right")
+        n[k] = np.bincount(at, seen.counts, bins)
+    return n, n.sum(axis=1, keepdims=True), alpha * bins, 1 / bins
 
 
 def _density(seen: _Column, width: float, x: Floats) -> Floats:

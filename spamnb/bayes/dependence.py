@@ -9,7 +9,7 @@ corresponding belief network (`network`); missing and unseen values are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import fsum
@@ -18,9 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from spamnb.bayes.categorical import Values, counted, read_values, values_of
-from spamnb.bayes.classifier import Cases, Classifier, Joint, prior_of
-from spamnb.bayes.sums import COUNT_ONE, NamedCounts
+from spamnb.bayes.categorical import Values, counted, values_of
+from spamnb.bayes.classifier import Cases, Classifier, Columns, Joint, ProductClassifier, prior_of
+from spamnb.bayes.sums import COUNT_ONE, NamedCounts, is_missing
+from spamnb.bayes.tables import read_values
 from spamnb.core.model.likelihood.smoothing import Assumptions, Floats, log_m_estimate, log_sum_exp
 
 
@@ -62,7 +63,7 @@ class _PairCounting(Classifier[NamedCounts]):
 
     def _pairs(self, sums: Sequence[NamedCounts]) -> _PairCounts:
         seen = (key for class_sums in sums for key in class_sums.counts if len(key) == 2)
-        values = values_of(seen, self._width or 0, self.min_categories)
+        values = values_of(seen, self._layout.width if self._layout else 0, self.min_categories)
         n, both = counted(sums, values), _pair_counts(sums, values)
         m, p = self.alpha * values.outcomes[values.column], 1 / values.outcomes[values.column]
         of = values.column
@@ -121,7 +122,7 @@ class AveragedOneDependence(_PairCounting):
 
 
 @dataclass(eq=False, kw_only=True)
-class TreeAugmentedNB(_PairCounting):
+class TreeAugmentedNB(_PairCounting, ProductClassifier[NamedCounts]):
     """TAN: each column depends on the class and on its parent in a tree of columns.
 
         P(x, k) = p(k) * product over columns j of p(x_j | k, x_parent(j))
@@ -144,30 +145,38 @@ class TreeAugmentedNB(_PairCounting):
         """The column that each column depends on; None for the root."""
         return _tree(_information(self._pairs(self._all_sums())))
 
-    def _prepare(self, sums: Sequence[NamedCounts], prior: Floats) -> Joint:
+    def _columns(self, sums: Sequence[NamedCounts]) -> Columns:
         pairs = self._pairs(sums)
         parents = _tree(_information(pairs))
         V = len(pairs.values.column)
 
-        def joint(cases: Cases) -> Floats:
+        def columns(cases: Cases) -> Iterator[Floats]:
             at = pairs.values.at(cases)
-            scores = np.tile(prior[:, None], (1, len(cases)))
             for j, parent in enumerate(parents):
                 parent_values = np.full(len(cases), V) if parent is None else at[:, parent]
                 # Without the parent's value, the column depends on the class alone.
-                scores += np.where(
+                yield np.where(
                     parent_values == V,
                     pairs.alone[:, at[:, j]],
                     pairs.given[:, parent_values, at[:, j]],
-                )
-            return np.asarray(scores.T)
+                ).T
 
-        return joint
+        return columns
+
+    def _described(
+        self, sums: Sequence[NamedCounts], case: Cases, names: Sequence[str]
+    ) -> Iterator[tuple[str, tuple[str, ...]]]:
+        pairs = self._pairs(sums)
+        known = (pairs.values.at(case)[0] < len(pairs.values.column)).tolist()
+        texts = [f"{name} = {value}" for name, value in zip(names, case[0], strict=True)]
+        for j, parent in enumerate(_tree(_information(pairs))):
+            given = "class" if parent is None or not known[parent] else f"{texts[parent]}, class"
+            yield f"P({texts[j]} | {given})" if known[j] else f"{texts[j]}: ignored", ()
 
 
 def _values_and_pairs(case: Sequence[Hashable]) -> list[Hashable]:
     """Keys of the counts of a case: its values, and its pairs of values."""
-    single = [(j, value) for j, value in enumerate(case) if value is not None]
+    single = [(j, value) for j, value in enumerate(case) if not is_missing(value)]
     return [*single, *((*a, *b) for a, b in combinations(single, 2))]
 
 

@@ -13,7 +13,7 @@ variance for discriminants), and it is defined for one case.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import log, pi
@@ -22,7 +22,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from spamnb.bayes.classifier import Cases, Classifier, Joint, prior_of
+from spamnb.bayes.classifier import (
+    Cases,
+    Classifier,
+    Columns,
+    Joint,
+    ProductClassifier,
+    prior_of,
+)
 from spamnb.bayes.sums import Moments
 from spamnb.core.model.likelihood.smoothing import Assumptions, Floats
 from spamnb.errors import UserError
@@ -56,7 +63,7 @@ class _MomentBased(Classifier[Moments]):
 
 
 @dataclass(eq=False, kw_only=True)
-class GaussianNB(_MomentBased):
+class GaussianNB(_MomentBased, ProductClassifier[Moments]):
     """Gaussian naive Bayes: each column has a normal distribution in each class.
 
         log p(x|k) = sum over columns of -log(2 pi s^2)/2 - (x - mean)^2 / (2 s^2)
@@ -91,18 +98,28 @@ class GaussianNB(_MomentBased):
         # If no column varies, there is no scale. Any value works, because all classes get the same.
         return np.asarray(spread + (self.var_smoothing * largest or 1.0))
 
-    def _prepare(self, sums: Sequence[Moments], prior: Floats) -> Joint:
+    def _columns(self, sums: Sequence[Moments]) -> Columns:
         mean, spread = np.stack([_mean(class_sums) for class_sums in sums]), self._variances(sums)
-        start = prior + _log_present(sums) - 0.5 * np.log(2 * pi * spread).sum(axis=1)
+        start = _log_present(sums)[:, None] - 0.5 * np.log(2 * pi * spread)
 
-        def joint(cases: Cases) -> Floats:
-            scores = np.tile(start, (len(cases), 1))
-            for k in range(len(sums)):
+        def columns(cases: Cases) -> Iterator[Floats]:
+            for j in range(cases.shape[1]):
                 with np.errstate(over="ignore"):
-                    scores[:, k] -= 0.5 * ((cases - mean[k]) ** 2 / spread[k]).sum(axis=1)
-            return scores
+                    distances = (cases[:, j, None] - mean[:, j]) ** 2 / spread[:, j]
+                yield start[:, j] - 0.5 * distances
 
-        return joint
+        return columns
+
+    def _described(
+        self, sums: Sequence[Moments], case: Cases, names: Sequence[str]
+    ) -> Iterator[tuple[str, tuple[str, ...]]]:
+        mean, spread = np.stack([_mean(class_sums) for class_sums in sums]), self._variances(sums)
+        for j, (name, x) in enumerate(zip(names, case[0].tolist(), strict=True)):
+            normals = zip(mean[:, j].tolist(), spread[:, j].tolist(), strict=True)
+            yield (
+                f"p({name} = {x:g} | class)",
+                tuple(f"N({x:g}; {m:.4g}, {v:.4g})" for m, v in normals),
+            )
 
 
 class _Shape(NamedTuple):

@@ -35,7 +35,7 @@ class Node:
     parents: tuple[str, ...] = ()
 
 
-class _Factor(NamedTuple):
+class _Potential(NamedTuple):
     """A table over some variables, scaled so that its largest entry is 1."""
 
     names: tuple[str, ...]
@@ -152,8 +152,8 @@ class BeliefNetwork:
         found[given[name]] = float(logs)
         return found
 
-    def _factor(self, name: str) -> _Factor:
-        return _Factor((*self.nodes[name].parents, name), self._tables[name], 0.0)
+    def _factor(self, name: str) -> _Potential:
+        return _Potential((*self.nodes[name].parents, name), self._tables[name], 0.0)
 
 
 _METHODS = {
@@ -162,21 +162,21 @@ _METHODS = {
 }
 
 
-def _restricted(factor: _Factor, given: dict[str, int]) -> _Factor:
+def _restricted(factor: _Potential, given: dict[str, int]) -> _Potential:
     """The part of a table that agrees with the evidence."""
     at = tuple(given.get(name, slice(None)) for name in factor.names)
     names = tuple(name for name in factor.names if name not in given)
     return _rescaled(names, np.asarray(factor.table[at]), factor.log_scale)
 
 
-def _rescaled(names: tuple[str, ...], table: Floats, log_scale: float) -> _Factor:
+def _rescaled(names: tuple[str, ...], table: Floats, log_scale: float) -> _Potential:
     largest = float(table.max(initial=0.0))
     if largest == 0:
-        return _Factor(names, table, log_scale)
-    return _Factor(names, table / largest, log_scale + float(np.log(largest)))
+        return _Potential(names, table, log_scale)
+    return _Potential(names, table / largest, log_scale + float(np.log(largest)))
 
 
-def _cost(factors: list[_Factor], name: str) -> int:
+def _cost(factors: list[_Potential], name: str) -> int:
     """Size of the product of all tables that contain a variable."""
     sizes: dict[str, int] = {}
     for factor in factors:
@@ -185,9 +185,9 @@ def _cost(factors: list[_Factor], name: str) -> int:
     return int(np.prod([float(size) for size in sizes.values()]))
 
 
-def _product(factors: list[_Factor], without: str | None) -> _Factor:
+def _product(factors: list[_Potential], without: str | None) -> _Potential:
     """The product of tables, with one variable summed out of the result."""
-    whole = _Factor((), np.ones(()), 0.0)
+    whole = _Potential((), np.ones(()), 0.0)
     for factor in factors:
         names = tuple(dict.fromkeys(whole.names + factor.names))
         table = _broadcast(whole, names) * _broadcast(factor, names)
@@ -199,7 +199,7 @@ def _product(factors: list[_Factor], without: str | None) -> _Factor:
     return _rescaled(names, np.asarray(whole.table.sum(axis=axis)), whole.log_scale)
 
 
-def _broadcast(factor: _Factor, names: tuple[str, ...]) -> Floats:
+def _broadcast(factor: _Potential, names: tuple[str, ...]) -> Floats:
     """The table with one axis per name, of length 1 for variables that it does not have."""
     order = sorted(range(len(factor.names)), key=lambda i: names.index(factor.names[i]))
     sizes = dict(zip(factor.names, factor.table.shape, strict=True))

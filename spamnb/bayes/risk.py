@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from spamnb.bayes.classifier import numbers
+from spamnb.bayes.tables import numbers
 from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.errors import UserError
 

@@ -18,6 +18,7 @@ COUNTED = [
     bayes.MultinomialNB(binarize=0, length_power=1),
     bayes.ComplementNB(),
     bayes.BernoulliNB(),
+    bayes.PoissonNB(),
 ]
 MEASURED = [
     bayes.GaussianNB(),
@@ -34,6 +35,11 @@ NAMED = [
     bayes.AveragedOneDependence(),
     bayes.TreeAugmentedNB(),
 ]
+MIXED = [
+    bayes.MixedNB(kinds=("gaussian", "categorical", "count")),
+    bayes.MixedNB(kinds=("kernel", bayes.CategoricalNB(m=1, value_prior="marginal"), "binary")),
+    bayes.MixedNB(kinds=("binned", "categorical", bayes.PoissonNB(alpha=0.1)), alpha=0.5),
+]
 # Whole numbers are few, so that cases repeat; the others stretch over every size that squares can.
 NUMBERS = st.one_of(
     st.integers(-3, 3).map(float),
@@ -43,20 +49,19 @@ NUMBERS = st.one_of(
 VALUES = st.sampled_from(["red", "green", 7, None])
 
 
+COUNTS = st.integers(0, 4).map(float)
+
+
 def cases_of(model):
     """What one case of a model can be."""
-    entry = (
-        st.integers(0, 4).map(float)
-        if repr(model) in map(repr, COUNTED)
-        else VALUES
-        if repr(model) in map(repr, NAMED)
-        else NUMBERS
-    )
+    if repr(model) in map(repr, MIXED):
+        x = st.tuples(st.none() | NUMBERS, VALUES, st.none() | COUNTS).map(list)
+    else:
+        named, counted = (repr(model) in map(repr, some) for some in (NAMED, COUNTED))
+        entry = COUNTS if counted else VALUES if named else NUMBERS
+        x = st.lists(entry, min_size=WIDTH, max_size=WIDTH)
     return st.tuples(
-        st.lists(entry, min_size=WIDTH, max_size=WIDTH),
-        st.sampled_from(LABELS),
-        st.sampled_from([1.0, 2.0, 0.5, 0.3]),
-        st.booleans(),
+        x, st.sampled_from(LABELS), st.sampled_from([1.0, 2.0, 0.5, 0.3]), st.booleans()
     )
 
 
@@ -78,13 +83,23 @@ def assert_same(a, b):
     """Every number that is kept is the same."""
     assert a._sums.keys() == b._sums.keys()
     for label, held in a._sums.items():
-        for name in type(held).__slots__:
-            mine, other = getattr(held, name), getattr(b._sums[label], name)
-            assert np.array_equal(mine, other) if isinstance(mine, np.ndarray) else mine == other
-    assert a._width == b._width
+        assert_same_sums(held, b._sums[label])
+    assert a._layout == b._layout
 
 
-pytestmark = pytest.mark.parametrize("model", [*COUNTED, *MEASURED, *NAMED], ids=repr)
+def assert_same_sums(mine, other):
+    """Arrays, numbers and the sums of columns are the same."""
+    if isinstance(mine, tuple):
+        for one, another in zip(mine, other, strict=True):
+            assert_same_sums(one, another)
+    elif hasattr(mine, "__slots__"):
+        for name in type(mine).__slots__:
+            assert_same_sums(getattr(mine, name), getattr(other, name))
+    else:
+        assert np.array_equal(mine, other) if isinstance(mine, np.ndarray) else mine == other
+
+
+pytestmark = pytest.mark.parametrize("model", [*COUNTED, *MEASURED, *NAMED, *MIXED], ids=repr)
 
 
 @given(data=st.data())
@@ -184,7 +199,8 @@ def test_an_empty_model_refuses_predictions(model):
     for empty in (fresh(model), walked):
         with pytest.raises(UserError, match="nothing has been learnt"):
             empty.predict([[1.0] * WIDTH])
-    assert walked.learn([1.0], "ham").classes_.tolist() == ["ham"]
+    width = WIDTH if repr(model) in map(repr, MIXED) else 1
+    assert walked.learn([1.0] * width, "ham").classes_.tolist() == ["ham"]
 
 
 def test_a_model_can_be_kept_and_copied(model):
