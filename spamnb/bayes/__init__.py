@@ -20,7 +20,7 @@ from spamnb.bayes.dependence import AveragedOneDependence, TreeAugmentedNB
 from spamnb.bayes.derivation import Derivation
 from spamnb.bayes.gaussian import GaussianDiscriminant, GaussianNB
 from spamnb.bayes.mixed import MixedNB
-from spamnb.bayes.network import BeliefNetwork, Node
+from spamnb.bayes.network import BeliefNetwork, LearntNetwork, Node
 from spamnb.bayes.risk import (
     BayesError,
     bayes_error,
@@ -28,6 +28,7 @@ from spamnb.bayes.risk import (
     minimum_risk,
     zero_one,
 )
+from spamnb.bayes.structure import search_structure, structure_score
 from spamnb.core.model.likelihood.smoothing import log_m_estimate, m_estimate
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "GaussianDiscriminant",
     "GaussianNB",
     "KernelNB",
+    "LearntNetwork",
     "MixedNB",
     "MultinomialNB",
     "Node",
@@ -54,5 +56,7 @@ __all__ = [
     "log_m_estimate",
     "m_estimate",
     "minimum_risk",
+    "search_structure",
+    "structure_score",
     "zero_one",
 ]

@@ -5,7 +5,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from spamnb.bayes import CategoricalNB, GaussianNB, MixedNB, TreeAugmentedNB
+from spamnb.bayes import BeliefNetwork, CategoricalNB, GaussianNB, MixedNB, TreeAugmentedNB
 from spamnb.errors import UserError
 
 AGES = [23, 35, 40, 31, 20, 38, 22]
@@ -71,3 +71,16 @@ def test_other_classifiers_read_frames_too(library):
         np.testing.assert_array_equal(model.predict_proba(swapped), model.predict_proba(rows[:1]))
     numbers = GaussianNB().fit(frame[["income"]][3:], BUYS[3:])
     np.testing.assert_array_equal(numbers.theta_, [[(3.0 + 1.0 + 2.5 + 4.0) / 4]])
+
+
+@pytest.mark.parametrize("library", FRAMES)
+def test_a_network_learns_from_a_frame(library):
+    """A variable that the frame does not have is hidden."""
+    frame = FRAMES[library]()[["student", "credit"]]
+    structure = {"credit": ("student",), "student": ()}
+    network = BeliefNetwork.fit(structure, frame)
+    rows = [{"credit": credit, "student": s} for credit, s in zip(CREDITS, STUDENTS, strict=True)]
+    plain = BeliefNetwork.fit(structure, rows)
+    np.testing.assert_array_equal(network.nodes["credit"].table, plain.nodes["credit"].table)
+    with pytest.raises(UserError, match="a case has student, but the variables are credit"):
+        BeliefNetwork.fit({"credit": ()}, frame)
