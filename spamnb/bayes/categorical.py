@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from spamnb.bayes.classifier import Cases, Columns, ProductClassifier, prior_of
 from spamnb.bayes.derivation import fractions
 from spamnb.bayes.sums import COUNT_ONE, NamedCounts, is_missing
-from spamnb.bayes.tables import read_values
+from spamnb.bayes.tables import TableLike, read_values
 from spamnb.core.model.events import Ints
 from spamnb.core.model.likelihood.smoothing import Assumptions, Floats, log_m_estimate
 from spamnb.errors import UserError
@@ -140,7 +140,7 @@ class CategoricalNB(ProductClassifier[NamedCounts]):
     def _prior_assumptions(self) -> Assumptions:
         return prior_of(self.class_prior, fit_prior=self.fit_prior)
 
-    def _read(self, X: ArrayLike) -> Cases:
+    def _read(self, X: TableLike) -> Cases:
         return read_values(X)
 
     def _of(self, cases: Cases, weights: Floats) -> NamedCounts:

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from spamnb.bayes.derivation import Derivation, Factor, column_names, fractions
 from spamnb.bayes.sums import Sums, is_missing
-from spamnb.bayes.tables import has_names, numbers, read_table
+from spamnb.bayes.tables import TableLike, has_names, numbers, read_table
 from spamnb.core.model.events import Ints
 from spamnb.core.model.likelihood.smoothing import (
     Assumptions,
@@ -70,11 +70,11 @@ class Classifier(ABC, Generic[S]):
     def _prepare(self, sums: Sequence[S], prior: Floats) -> Joint:
         """Return a function from cases to [M, K] log P(case, class)."""
 
-    def _read(self, X: ArrayLike) -> Cases:
+    def _read(self, X: TableLike) -> Cases:
         """Return the input as [M, d] cases; by default numbers."""
         return numbers(X)
 
-    def _lay_out(self, X: Any, learnt: Layout | None) -> tuple[Cases, Layout]:
+    def _lay_out(self, X: TableLike, learnt: Layout | None) -> tuple[Cases, Layout]:
         """Read cases, in the order of the learnt columns if both have names."""
         names = None
         if has_names(X):
@@ -92,17 +92,17 @@ class Classifier(ABC, Generic[S]):
     def _prior_assumptions(self) -> Assumptions:
         return Assumptions()
 
-    def learn(self, x: ArrayLike, y: Label, weight: float = 1.0) -> Self:
+    def learn(self, x: TableLike, y: Label, weight: float = 1.0) -> Self:
         """Learn one case."""
         return self.partial_fit(_single(x), [y], sample_weight=[weight])
 
-    def forget(self, x: ArrayLike, y: Label, weight: float = 1.0) -> Self:
+    def forget(self, x: TableLike, y: Label, weight: float = 1.0) -> Self:
         """Forget one case that was learnt with this class and weight."""
         return self.partial_forget(_single(x), [y], sample_weight=[weight])
 
     def partial_fit(
         self,
-        X: ArrayLike,
+        X: TableLike,
         y: ArrayLike,
         classes: Iterable[Label] | None = None,
         sample_weight: ArrayLike | None = None,
@@ -113,7 +113,7 @@ class Classifier(ABC, Generic[S]):
         return self._replace_state(_add_by_class(self._sums, sums_by_class), declared, layout)
 
     def partial_forget(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+        self, X: TableLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Self:
         """Forget cases that were learnt with these classes and weights."""
         layout, sums_by_class = self._sums_by_class(X, y, sample_weight, self._layout)
@@ -123,7 +123,7 @@ class Classifier(ABC, Generic[S]):
         remaining = _add_by_class(empty | self._sums, negated)
         return self._replace_state(remaining, self._declared, layout)
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: TableLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Forget everything, then learn these cases."""
         layout, sums_by_class = self._sums_by_class(X, y, sample_weight, None)
         return self._replace_state(sums_by_class, (), layout)
@@ -178,22 +178,22 @@ class Classifier(ABC, Generic[S]):
         layout = self._known_layout()
         return np.array(column_names(layout.names, layout.width), object)
 
-    def predict_joint_log_proba(self, X: ArrayLike) -> Floats:
+    def predict_joint_log_proba(self, X: TableLike) -> Floats:
         """[M, K] log P(case, class)."""
         cases, _ = self._lay_out(X, self._known_layout())
         if self._joint is None:
             self._joint = self._prepare(self._all_sums(), self.class_log_prior_)
         return self._joint(cases)
 
-    def predict_log_proba(self, X: ArrayLike) -> Floats:
+    def predict_log_proba(self, X: TableLike) -> Floats:
         """[M, K] log P(class | case)."""
         return log_softmax(self.predict_joint_log_proba(X))
 
-    def predict_proba(self, X: ArrayLike) -> Floats:
+    def predict_proba(self, X: TableLike) -> Floats:
         """[M, K] P(class | case); rows sum to 1."""
         return softmax(self.predict_joint_log_proba(X))
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: TableLike) -> NDArray[Any]:
         """[M] the most probable class of each case; of ties, the first."""
         return np.asarray(self.classes_[self.predict_joint_log_proba(X).argmax(axis=1)])
 
@@ -230,7 +230,7 @@ class Classifier(ABC, Generic[S]):
         return [self._sums.get(label, none) for label in self._labels()]
 
     def _sums_by_class(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, learnt: Layout | None
+        self, X: TableLike, y: ArrayLike, sample_weight: ArrayLike | None, learnt: Layout | None
     ) -> tuple[Layout, dict[Label, S]]:
         """Return what is known of the columns, and the sums of the cases of each class."""
         cases, layout = self._lay_out(X, learnt)

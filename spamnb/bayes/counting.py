@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from spamnb.bayes.classifier import Cases, Classifier, Joint, prior_of
 from spamnb.bayes.derivation import Factor, fractions
 from spamnb.bayes.sums import COUNT_ONE, Tally
-from spamnb.bayes.tables import numbers
+from spamnb.bayes.tables import TableLike, numbers
 from spamnb.core.model.likelihood.smoothing import Assumptions, Floats, log_m_estimate
 from spamnb.errors import UserError
 
@@ -57,7 +57,7 @@ class _Counting(Classifier[Tally]):
     def __post_init__(self) -> None:
         Assumptions(alpha=self.alpha)
 
-    def _read(self, X: ArrayLike) -> Cases:
+    def _read(self, X: TableLike) -> Cases:
         if self.binarize is None:
             return numbers(X, least=0.0)
         return np.asarray(numbers(X) > self.binarize, np.float64)

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from spamnb.bayes.categorical import Values, counted, values_of
 from spamnb.bayes.classifier import Cases, Classifier, Columns, Joint, ProductClassifier, prior_of
 from spamnb.bayes.sums import COUNT_ONE, NamedCounts, is_missing
-from spamnb.bayes.tables import read_values
+from spamnb.bayes.tables import TableLike, read_values
 from spamnb.core.model.likelihood.smoothing import Assumptions, Floats, log_m_estimate, log_sum_exp
 
 
@@ -55,7 +55,7 @@ class _PairCounting(Classifier[NamedCounts]):
     def _prior_assumptions(self) -> Assumptions:
         return prior_of(self.class_prior, fit_prior=self.fit_prior)
 
-    def _read(self, X: ArrayLike) -> Cases:
+    def _read(self, X: TableLike) -> Cases:
         return read_values(X)
 
     def _of(self, cases: Cases, weights: Floats) -> NamedCounts:

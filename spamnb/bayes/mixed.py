@@ -24,7 +24,7 @@ from spamnb.bayes.densities import BinnedNB, KernelNB
 from spamnb.bayes.derivation import Factor, column_names
 from spamnb.bayes.gaussian import GaussianNB
 from spamnb.bayes.sums import Tally, is_missing, never_learnt
-from spamnb.bayes.tables import CaseTable, Cells, number_column, read_table
+from spamnb.bayes.tables import CaseTable, Cells, TableLike, number_column, read_table
 from spamnb.core.model.events import Ints
 from spamnb.core.model.likelihood.smoothing import Assumptions, Floats
 from spamnb.errors import UserError
@@ -125,7 +125,7 @@ class MixedNB(Classifier[ColumnSums]):
     def _prior_assumptions(self) -> Assumptions:
         return prior_of(self.class_prior, fit_prior=self.fit_prior)
 
-    def _lay_out(self, X: Any, learnt: Layout | None) -> tuple[_Cases, Layout]:
+    def _lay_out(self, X: TableLike, learnt: Layout | None) -> tuple[_Cases, Layout]:
         table = read_table(X, learnt.names if learnt else None)
         plain = Layout(table.shape[1], table.names)
         kinds = learnt.kinds if learnt else self._kinds(table, plain)

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 from spamnb.bayes.categorical import ordered
 from spamnb.bayes.classifier import case_weights
 from spamnb.bayes.sums import COUNT_ONE, NamedCounts, is_missing
-from spamnb.bayes.tables import read_table
+from spamnb.bayes.tables import TableLike, read_table
 from spamnb.core.model.events import Ints
 from spamnb.core.model.likelihood.smoothing import Assumptions, Floats, log_sum_exp, softmax
 from spamnb.errors import UserError
@@ -85,7 +85,7 @@ class BeliefNetwork:
     @staticmethod
     def fit(
         structure: Structure,
-        X: Any,
+        X: TableLike,
         *,
         sample_weight: ArrayLike | None = None,
         alpha: float = 1.0,
@@ -252,11 +252,11 @@ class LearntNetwork(BeliefNetwork):
         """Forget one case that was learnt with this weight."""
         return self.partial_forget([case], [weight])
 
-    def partial_fit(self, X: Any, sample_weight: ArrayLike | None = None) -> Self:
+    def partial_fit(self, X: TableLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn more cases."""
         return self._add_cases(self._counted(X, sample_weight))
 
-    def partial_forget(self, X: Any, sample_weight: ArrayLike | None = None) -> Self:
+    def partial_forget(self, X: TableLike, sample_weight: ArrayLike | None = None) -> Self:
         """Forget cases that were learnt with these weights."""
         return self._add_cases(self._counted(X, sample_weight).negated())
 
@@ -299,7 +299,7 @@ class LearntNetwork(BeliefNetwork):
         self._cases, self._estimate = self._cases.plus(added), None
         return self
 
-    def _counted(self, X: Any, sample_weight: ArrayLike | None) -> NamedCounts:
+    def _counted(self, X: TableLike, sample_weight: ArrayLike | None) -> NamedCounts:
         """Return the distinct cases, each a tuple of values in the order of the structure."""
         table = read_table(X)
         names = list(self.structure)

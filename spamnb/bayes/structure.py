@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from spamnb.bayes.sums import is_missing
-from spamnb.bayes.tables import read_table
+from spamnb.bayes.tables import TableLike, read_table
 from spamnb.core.model.events import Ints
 from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.errors import UserError
@@ -37,7 +37,7 @@ class _Data(NamedTuple):
 
 
 def search_structure(
-    X: Any, score: Score = "bic", max_parents: int = 3, names: Sequence[str] | None = None
+    X: TableLike, score: Score = "bic", max_parents: int = 3, names: Sequence[str] | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Return the structure of the highest score, parents before their children.
 
@@ -67,7 +67,9 @@ def search_structure(
     }
 
 
-def structure_score(X: Any, structure: Mapping[str, Sequence[str]], score: Score = "bic") -> float:
+def structure_score(
+    X: TableLike, structure: Mapping[str, Sequence[str]], score: Score = "bic"
+) -> float:
     """Return the score of one structure; columns without names are x0, x1 and so on.
 
     >>> X = [[0, 0], [0, 0], [1, 1], [1, 1]]
@@ -89,7 +91,7 @@ def structure_score(X: Any, structure: Mapping[str, Sequence[str]], score: Score
     )
 
 
-def _read(X: Any) -> tuple[_Data, list[str]]:
+def _read(X: TableLike) -> tuple[_Data, list[str]]:
     table = read_table(X)
     width = len(table.columns)
     if not 0 < width <= MOST_VARIABLES:

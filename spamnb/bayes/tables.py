@@ -23,6 +23,8 @@ LARGEST = 1e150
 """Larger numbers are refused: their squares could leave the range of float64."""
 Cells = NDArray[Any]
 Name = Hashable
+TableLike = Any
+"""rows of values or mappings from names to values, an array [M, d], columns by name, or a frame"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,14 @@ class CaseTable:
         return whole
 
 
-def has_names(X: Any) -> bool:
+def has_names(X: TableLike) -> bool:
     """Whether a table has names of columns: a frame, a mapping, or a list of mappings."""
     if isinstance(X, list | tuple):
         return bool(X) and isinstance(X[0], Mapping)
     return isinstance(X, Mapping) or hasattr(X, "columns")
 
 
-def read_table(X: Any, names: Sequence[Name] | None = None) -> CaseTable:
+def read_table(X: TableLike, names: Sequence[Name] | None = None) -> CaseTable:
     """Read a table. Named columns are put in the order of `names`, if these are given.
 
     >>> read_table([["fair", 31], [("a", "b"), None]]).columns[0].tolist()
@@ -78,7 +80,7 @@ def read_table(X: Any, names: Sequence[Name] | None = None) -> CaseTable:
     return _from_rows(rows)
 
 
-def read_values(X: Any) -> Cells:
+def read_values(X: TableLike) -> Cells:
     """Read a table of values [M, d] of any type."""
     return read_table(X).cells()
 

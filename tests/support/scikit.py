@@ -10,7 +10,7 @@ _MODULES = {
     "discriminant_analysis": ("LinearDiscriminantAnalysis", "QuadraticDiscriminantAnalysis"),
     "neighbors": ("KernelDensity",),
     "preprocessing": ("KBinsDiscretizer",),
-    "metrics": ("brier_score_loss", "log_loss", "roc_auc_score"),
+    "metrics": ("brier_score_loss", "log_loss", "roc_auc_score", "roc_curve"),
 }
 
 

@@ -12,13 +12,20 @@ from spamnb.bayes import (
     BayesError,
     BeliefNetwork,
     CategoricalNB,
+    Derivation,
     GaussianDiscriminant,
     GaussianNB,
+    LearntNetwork,
+    MixedNB,
     Node,
+    RocCurve,
     bayes_error,
+    conditional_risk,
     cut,
     error_probability,
     minimum_risk,
+    roc_curve,
+    search_structure,
     zero_one,
 )
 
@@ -69,6 +76,14 @@ def use_bayes(X: Floats) -> None:
     assert_type(error_probability(X), float)
     network = BeliefNetwork([Node("rain", (True, False), [0.2, 0.8])])
     assert_type(network.log_probability({"rain": True}, "enumerate"), float)
+    learnt = BeliefNetwork.fit(search_structure(X), X)
+    assert_type(learnt, LearntNetwork)
+    assert_type(learnt.learn({"rain": True}).merge(learnt), LearntNetwork)
+    mixed = MixedNB(kinds={"age": "gaussian", "credit": CategoricalNB(m=1)})
+    assert_type(mixed.fit({"age": [1], "credit": ["fair"]}, [1]), MixedNB)
+    assert_type(mixed.explain([30, "fair"]), Derivation)
+    assert_type(conditional_risk(X, zero_one(2, reject=0.1)), Floats)
+    assert_type(roc_curve([True, False], [0.9, 0.1]), RocCurve)
 
 
 def misuse(f: Filter) -> None:
