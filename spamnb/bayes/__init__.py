@@ -4,10 +4,12 @@
 
     model = GaussianNB().fit(X, y)
     model.learn(x, "spam"); model.forget(x, "spam"); model.merge(other)
-    model.predict_proba(X)
+    model.predict_proba(X); print(model.explain(x))
 
 Models store exact sums: forgetting a case restores every number exactly, and merging two models
-equals learning the cases of both. The names in `__all__` are the public interface.
+equals learning the cases of both. Belief networks learn their tables in the same way. Functions for
+decisions: Bayes' rule, risk, ROC curves, the least possible error. docs/lectures.md shows all of it
+with worked examples. The names in `__all__` are the public interface.
 """
 
 from __future__ import annotations

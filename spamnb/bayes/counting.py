@@ -216,13 +216,14 @@ class BernoulliNB(_Counting):
         return joint
 
     def _factors(self, sums: Sequence[Tally], case: Cases, names: Sequence[str]) -> list[Factor]:
-        estimates = self._estimates(sums)
-        factors = []
+        present = self._estimates(sums)
+        absent, factors = _absent(present), []
         for j, name in enumerate(names):
-            shown = estimates if case[0, j] == 1 else _absent(estimates)
-            factors.append(
-                Factor(f"P({name} = {case[0, j]:g} | class)", shown.logs[:, j], shown.text(j))
-            )
+            x = case[:, j : j + 1]
+            logs = _weighed(x, present.logs[:, [j]]) + _weighed(1 - x, absent.logs[:, [j]])
+            # Without `binarize` a number between 0 and 1 is present in part.
+            how = {1.0: present.text(j), 0.0: absent.text(j)}.get(float(x[0, 0]), ())
+            factors.append(Factor(f"P({name} = {x[0, 0]:g} | class)", logs[0], how))
         return factors
 
 

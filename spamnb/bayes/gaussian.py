@@ -6,9 +6,10 @@ LinearDiscriminantAnalysis and QuadraticDiscriminantAnalysis on the same cases; 
 single case, and columns may be constant or dependent: a variance of 0 is raised to a floor. A class
 without cases has probability 0. Failure: as `Classifier`.
 
-The population variance divides by the number of cases, the sample variance by one less. Population
-is the default: it maximises the likelihood, scikit-learn uses it (older versions used the sample
-variance for discriminants), and it is defined for one case.
+`variance` names the formula: `population` is 1/N times the sum of (x - mean)^2 over the N cases of
+a class, `sample` is 1/(N - 1) times this sum. Population is the default: it maximises the
+likelihood, scikit-learn uses it (older versions used the sample variance for discriminants), and it
+is defined for one case.
 """
 
 from __future__ import annotations
