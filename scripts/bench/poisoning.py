@@ -68,6 +68,8 @@ class Site:
     own: list[tuple[bytes, str]]
     victims: list[tuple[bytes, str]]
     store: Any = field(init=False)
+    owner: int | None = None
+    """the owner of the attacker's labels; None for the one of each user"""
 
     def __post_init__(self) -> None:
         recipe = new_recipe()
@@ -94,7 +96,9 @@ class Site:
     def request(self, example: Example, label: str, user: str = "mallory") -> Learn:
         """Return an immediate correction, one minute after the previous one."""
         moment = NOW_US + self._words * 60_000_000
-        return Learn(example, LABELS.index(label), ATTACKER._replace(user=user), moment, again=True)
+        owner = self.model.owner(user) if self.owner is None else self.owner
+        source = ATTACKER._replace(user=user, owner=owner)
+        return Learn(example, LABELS.index(label), source, moment, again=True)
 
     def say(self, example: Example, label: str, user: str = "mallory") -> None:
         """Apply one correction."""
@@ -104,7 +108,7 @@ class Site:
         self.learner.committed()
         self._words += 1
         with self.store.read() as view:
-            self._rows = view.gather(self._ids)
+            self._rows = self._changed(view)
 
     def harm(self) -> Harm:
         """Return the errors of the current model."""
@@ -116,20 +120,22 @@ class Site:
         found: list[Harm] = []
         with contextlib.suppress(_AbandonedError), self.store.write() as view:
             self.learner.run(view, [self.request(example, label, user)], scored=False)
-            last = view.totals().last_seq
-            event = view.event(last)
-            touched = np.unique(
-                np.concatenate([*event.ids, *(p for e in event.delta.rehearsals for p in e.ids)])
-            )
-            at = np.searchsorted(self._ids, touched).clip(max=len(self._ids) - 1)
-            here = self._ids[at] == touched
-            kept = [np.array(part) for part in self._rows]
-            more = view.gather(touched[here])
-            for part, new in zip(kept, more, strict=True):
-                part[at[here]] = new
-            found.append(self._harm(view.totals(), type(self._rows)(*kept)))
+            found.append(self._harm(view.totals(), self._changed(view)))
             raise _AbandonedError
         return found[0]
+
+    def _changed(self, view: Any) -> Any:
+        """Return the rows of the other users' mail after the newest event."""
+        event = view.event(view.totals().last_seq)
+        touched = np.unique(
+            np.concatenate([*event.ids, *(p for e in event.delta.rehearsals for p in e.ids)])
+        )
+        at = np.searchsorted(self._ids, touched).clip(max=len(self._ids) - 1)
+        here = self._ids[at] == touched
+        kept = [np.array(part) for part in self._rows]
+        for part, new in zip(kept, view.gather(touched[here]), strict=True):
+            part[at[here]] = new
+        return type(self._rows)(*kept)
 
     def _harm(self, totals: Any, rows: Any) -> Harm:
         z = scores(self.model.recipe, totals, rows, self._view)

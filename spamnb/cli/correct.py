@@ -153,3 +153,5 @@ def show(name: str, answer: Answer, *, as_json: bool) -> None:
         change = f", {receipt.probability_before:.4f} -> {receipt.probability_after:.4f}"
     lacks = f" ({receipt.reason})" if receipt.reason else ""
     say(safe(f"{before} -> {after}{change}, event {receipt.event}{lacks}: {name}"))
+    if receipt.in_force not in (None, receipt.after):
+        say(safe(f"    in force for this message: {receipt.in_force} ({receipt.why})"))

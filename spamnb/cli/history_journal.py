@@ -55,6 +55,8 @@ def _event_row(line: dict[str, Any]) -> tuple[str, ...]:
     what = bulk or line["message_id"] or line["digest"]
     if line["undoes"]:
         what = f"event {line['undoes']}: {what}"
+    if line["in_force"] not in (None, line["after"]) and line["owner"] != "person":
+        what += f"  (in force: {line['in_force']}, {line['why']})"
     return (
         str(line["event"]), shown_time(line["time"]), line["kind"], labels,
         f"{line['user']}/{line['channel']}", what,

@@ -133,7 +133,7 @@ def _model(session: CliSession) -> MailboxModel:
 
     session.open(readonly=True).close()  # a missing or damaged model is an error of the command
     judge = ModelSession(plan_of(session.settings, session.home, session.persons), log=session.log)
-    return MailboxModel(judge, lambda: session.open(readonly=True))
+    return MailboxModel(judge, lambda: session.open(readonly=True), session.model_config().teaching)
 
 
 class _TeachTarget:

@@ -178,8 +178,9 @@ def explain(session: CliSession, ref: str, count: int, person: str, as_json: boo
 
     If PATH is given and a list of wanted or unwanted senders decides, the last line says so. If REF
     is given, the last lines say which list decided when the message was scanned, and which lists
-    name its sender now.
+    name its sender now. If the message was trained, a line says which label is in force, and why.
     """
+    from spamnb.service.admin.listings import label_facts
     from spamnb.service.engine.site_scores import threshold_facts
     from spamnb.service.training.bulk_scoring import verdict_as_dict
 
@@ -193,6 +194,7 @@ def explain(session: CliSession, ref: str, count: int, person: str, as_json: boo
         )
         with model.store.read() as view:
             threshold = threshold_facts(view, model.recipe, model.one_in)
+            said = label_facts(view, model.digest(message), model.labels)
         by_list: Ruling | None = None
         listed = Listed()
         if isinstance(message, bytes):
@@ -204,16 +206,28 @@ def explain(session: CliSession, ref: str, count: int, person: str, as_json: boo
     named = [_list_facts(one, verdict) for one in listed.now]
     if as_json:
         lists = {"list": facts, "listed": named, "list_then": listed.then}
-        more = {"bias": verdict.bias, "threshold": threshold} | lists
+        more = {"bias": verdict.bias, "threshold": threshold} | lists | said
         say_json(verdict_as_dict(ref, verdict, clues) | more)
         return
     _explained(ref, verdict, clues, threshold)
+    _say_labels(said)
     if facts:
         say(safe(_LISTED.format(**facts)))
     if listed.then:
         say(safe(f"a list decided when it was scanned: {listed.then}"))
     for one in filter(None, named):
         say(safe(_NAMED.format(**one)) + (_IF_AUTHENTIC if one["word"] == "wanted" else ""))
+
+
+def _say_labels(said: Mapping[str, Any]) -> None:
+    """Print which label of the message is in force, and those of its users if they differ."""
+    if said["in_force"] is None:
+        return
+    say(safe(f"trained as {said['in_force']}: {said['why']}"))
+    if len({one["label"] for one in said["given"]}) > 1:
+        for one in said["given"]:
+            event = f"event {one['event']}" if one["event"] else "in the checkpoint"
+            say(safe(f"    {one['label']} by {one['user'] or 'unknown'} ({one['owner']}), {event}"))
 
 
 def _list_facts(ruling: Ruling | None, verdict: Verdict) -> dict[str, str] | None:

@@ -135,9 +135,9 @@ class _WatchTarget:
 
     def label_of(self, raw: bytes, user: str) -> str | None:
         """Return the label that a message is trained with for a user; None if it is not."""
-        names = self._session.persons
+        config = self._session.model_config()
         with self._session.open(readonly=True) as model:
-            return model.trained_label(raw, model.person(names.of(user)) if names else 0)
+            return model.trained_label(raw, model.source_of(user, config.teaching, config.persons))
 
     def teach(self, feedback: Feedback) -> Answer:
         """Apply feedback of the user of the Maildir; a refused one does not end the watch.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from spamnb.core.mail.domains import address_of
+from spamnb.core.mail.domains import address_of, domain_of
 
 Unproven = Literal["review", "refuse", "learn"]
 
@@ -47,6 +47,13 @@ class TeachingRules:
     def mailbox(self, address: str) -> str:
         """The mailbox of an address or a login."""
         return address_of(address, self.delimiter, self.exact)
+
+    def owner(self, user: str) -> str:
+        """The mailbox of a user; an address of a domain of logins is that login."""
+        mailbox = self.mailbox(user)
+        local, _, domain = mailbox.rpartition("@")
+        logins = {domain_of(f"@{name}") for name in self.domains}
+        return local if local and domain in logins else mailbox
 
 
 class ReviewLimits(NamedTuple):

@@ -108,6 +108,9 @@ class ReadView(Protocol):
     def live(self, key: bytes) -> MessageState | None:
         """Return the state of the label with this `label_key`; None if it was never learnt."""
 
+    def labels(self, digest: bytes) -> dict[int, MessageState]:
+        """Return the states of a message's labels by owner; those of persons are not among them."""
+
     def learnt(self, most: int) -> list[int]:
         """Return how many messages have each label, at most `most` of each.
 

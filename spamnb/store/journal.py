@@ -1,7 +1,7 @@
 """The journal of events and its indexes, in tables; long values are split into pieces. Pure.
 
     journal   seq u64 | part u16 (both big-endian)        a piece of the event's bytes
-    digests   digest                                       message state: label, seq, folded
+    digests   label key                                    message state: label, seq, folded
     mids      keyed hash of the Message-ID, 8 bytes | seq  digest
     kept      label u16 | seq u64 (both big-endian)        empty; live messages with journal events
 
@@ -24,7 +24,7 @@ import hashlib
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from spamnb.core.model.events import NO_LABEL, Event, EventKind, person_of_key
+from spamnb.core.model.events import NO_LABEL, Event, EventKind, owner_of_key, person_of_key
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import MessageState
 from spamnb.store.rows.codec import (
@@ -227,6 +227,16 @@ class Index:
         """Return the state of the label with this key; None if it was never learnt."""
         value = self.digests_.get(key) if key else None
         return None if value is None else decode_state(value)
+
+    def labels_of(self, digest: bytes) -> dict[int, MessageState]:
+        """Return the states of a message's labels by owner, without those of persons."""
+        found: dict[int, MessageState] = {}
+        for key, value in self.digests_.scan(digest) if digest else ():
+            if key[: len(digest)] != digest:
+                break
+            if (owner := owner_of_key(key)) is not None:
+                found[owner] = decode_state(value)
+        return found
 
     def labels(self) -> Iterator[int]:
         """Yield the label of each message, in the order of their digests."""

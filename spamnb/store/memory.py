@@ -29,6 +29,7 @@ from spamnb.core.model.events import (
     Recipe,
     Records,
     Totals,
+    label_key,
     person_of_key,
 )
 from spamnb.core.persons.corrections import FilledPlaces, PersonalCorrections, filled_places
@@ -46,7 +47,7 @@ from spamnb.store.rows.personal_codec import encode_personal
 
 _BLOCK = 16_384
 _TABLES = (
-    *("rows", "base", "words", "live", "mids", "events", "sums"),
+    *("rows", "base", "words", "live", "owners", "mids", "events", "sums"),
     *("persons", "base_persons", "senders"),
 )
 
@@ -144,6 +145,11 @@ class _View:
     def live(self, key: bytes) -> MessageState | None:
         line: MessageState | None = self._get("live", key)
         return line
+
+    def labels(self, digest: bytes) -> dict[int, MessageState]:
+        owners: tuple[int, ...] = self._get("owners", digest) or ()
+        states = {owner: self.live(label_key(digest, 0, owner)) for owner in (0, *owners)}
+        return {owner: state for owner, state in states.items() if state is not None}
 
     def learnt(self, most: int) -> list[int]:
         states = (self._get("live", digest) for digest in self._keys("live"))
@@ -278,6 +284,9 @@ class _View:
         if old is not None and not old.folded:
             self._unkeep(old)
         self.over["live"][key] = MessageState(event.after, event.seq, folded=False)
+        if event.owner and old is None:
+            owners = self._get("owners", event.digest) or ()
+            self.over["owners"][event.digest] = (*owners, event.owner)
         if event.after != NO_LABEL:
             kept = ("kept", event.after)
             self.over["sums"][kept] = [*(self._get("sums", kept) or []), event.seq]

@@ -150,6 +150,10 @@ class TableReadView:
         """Return the state of a label."""
         return self._index.live(key)
 
+    def labels(self, digest: bytes) -> dict[int, MessageState]:
+        """Return the states of a message's labels by owner."""
+        return self._index.labels_of(digest)
+
     def learnt(self, most: int) -> list[int]:
         """Return how many messages have each label."""
         return count_labels(self._index.labels(), self._labels, most)

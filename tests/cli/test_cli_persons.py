@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from support.cli import HAM, ONE_HAM, ONE_SPAM, spamnb
 
 from spamnb.endpoints.imap.model import MailboxModel
 from spamnb.service.engine.filter import Filter
+from spamnb.service.limits import TeachingRules
 from spamnb.service.scanning.model_session import ModelSession, SessionConfig
 from spamnb.settings import load
 from spamnb.settings.persons import person_names
@@ -173,7 +175,8 @@ def test_a_mailbox_is_judged_for_its_user(home):
     run(home, "correct", "--person", "bob", "ham", ONE_SPAM)
     names = person_names(load(home[1], environment={}))
     session = ModelSession(SessionConfig(home[0], persons=names))
-    model = MailboxModel(session, lambda: Filter.open(home[0], readonly=True, history=False))
+    opened = partial(Filter.open, home[0], readonly=True, history=False)
+    model = MailboxModel(session, opened, TeachingRules())
     raw = ONE_SPAM.read_bytes()
     try:
         (mine,), (other,) = model.judge([raw], "sales@example.org"), model.judge([raw], "ann")

@@ -347,6 +347,31 @@ class TestIndexes:
             with store.read() as view:
                 assert view.live(message.digest) == MessageState(after, seq, folded=False)
 
+    def test_labels_of_a_message(self, store):
+        """Each owner of a message's label has one, and a person's is not among them."""
+        message, other = mail(1, 1, 2), mail(2, 2, 3)
+        given = ((0, HAM), (7, SPAM), ((1 << 64) - 1, HAM), (7, NO_LABEL))
+        with store.write() as view:
+            for owner, after in given:
+                apply(view, event_for(view, message, after, owner=owner))
+            apply(view, event_for(view, other, HAM, owner=9))
+            apply(view, event_for(view, message, SPAM, person=8))
+        states = {0: (HAM, 1), 7: (NO_LABEL, 4), (1 << 64) - 1: (HAM, 3)}
+        with store.read() as view:
+            found = view.labels(message.digest)
+            assert found == {
+                one: MessageState(*state, folded=False) for one, state in states.items()
+            }
+            assert set(view.labels(other.digest)) == {9}
+            assert view.labels(mail(3, 1).digest) == {}
+            assert view.live(other.digest) is None
+            assert view.totals().messages.tolist() == [3, 1]
+        with store.write() as view:
+            view.fold(1 << 62, 2)
+        with store.read() as view:
+            assert view.labels(message.digest)[0] == MessageState(HAM, 1, folded=True)
+            assert view.labels(message.digest)[7] == MessageState(NO_LABEL, 4, folded=False)
+
     def test_digests_of_a_message_id(self, store):
         """Each digest is listed once, oldest first, at most 64."""
         messages = [replace(mail(i, i), message_id="same@x") for i in range(1, 71)]

@@ -359,9 +359,7 @@ def agent(settings, feedback_service):
 
 
 def learnt(model, raw):
-    with model.store.read() as view:
-        live = view.live(read(raw).digest)
-    return model.labels[live.label] if live else None
+    return model.trained_label(raw)
 
 
 def test_a_report_by_mail_is_learnt_before_its_reply(agent, model):

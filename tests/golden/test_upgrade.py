@@ -35,8 +35,13 @@ def test_the_last_release_is_among_them():
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_question_has_the_answer_of_the_release(home, question):
-    """Counts, journal, verdicts, persons, lists, waiting mail and scores are what they were."""
-    assert rounded(home.ask(question)) == rounded(home.answers[question])
+    """Counts, journal, verdicts, persons, lists, waiting mail and scores are what they were.
+
+    A later version may say more about each of them.
+    """
+    now, then = rounded(home.ask(question)), rounded(home.answers[question])
+    assert len(now) == len(then)
+    assert [{name: one[name] for name in old} for one, old in zip(now, then, strict=True)] == then
 
 
 def rounded(lines):

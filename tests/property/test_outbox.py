@@ -89,6 +89,50 @@ def test_a_pin_of_a_person_is_for_that_person(fleet):
     assert equal(fleet)
 
 
+def test_pins_of_several_users_are_as_their_labels_will_be(fleet):
+    """The label that is in force decides; an administrator's stored label is not overridden."""
+    first = fleet[0]
+    ann, bob, carl = (
+        Source(name, "imap", immediate=True, owner=first.model.owner(name))
+        for name in ("ann", "bob", "carl")
+    )
+    mine, trained = letter("x", 0), letter("s", 1)
+    first.log.put_level(2)
+    first.model.store.follow()
+    first.log.away = True
+    first.model.correct(mine, "spam", source=ann)
+    first.model.correct(mine, "ham", source=bob)
+    assert first.model.score(mine, remember=False).label == "spam"
+    first.model.correct(mine, "ham", source=carl)
+    first.model.correct(trained, "ham", source=ann)
+    for _ in range(2):
+        assert first.model.score(mine, remember=False).label == "ham"
+        assert first.model.score(trained, remember=False).label == "spam"
+        assert equal(fleet)
+    with fleet[1].model.store.read() as view:
+        assert len(view.labels(first.model.example(mine).digest)) == 3
+        assert len(view.labels(first.model.example(trained).digest)) == 2
+
+
+def test_a_fleet_with_older_hosts_writes_labels_that_they_read(fleet):
+    """Until the level is raised a message has one label for all users; then one for each."""
+    first, second = fleet
+    sources = [
+        Source(name, "imap", immediate=True, owner=first.model.owner(name)) for name in ("u", "v")
+    ]
+    raw = letter("x", 0)
+    first.model.correct(raw, "spam", source=sources[0])
+    assert first.model.correct(raw, "ham", source=sources[1]).before == "spam"
+    assert equal(fleet)
+    first.log.put_level(2)
+    second.model.store.follow()
+    other = letter("y", 1)
+    second.model.correct(other, "spam", source=sources[0])
+    assert second.model.correct(other, "ham", source=sources[1]).before is None
+    assert second.model.correct(other, "ham", source=sources[0]).before == "spam"
+    assert equal(fleet)
+
+
 def test_waiting_corrections_are_learnt_in_their_order(fleet):
     """Labels that contradict each other, forgets and undos are learnt as they were given."""
     first, raw = fleet[0], letter("x", 0)

@@ -86,11 +86,13 @@ def update(size=1000, *, groups=2, labels=2, rehearsals=(), personal=None):
     )
 
 
-def event_for(view, message, after, *, time_us=NOON_2026, delta=None, rehearsals=(), person=0):
+def event_for(
+    view, message, after, *, time_us=NOON_2026, delta=None, rehearsals=(), person=0, owner=0
+):
     """The event that brings a message under a label (NO_LABEL: forgets it)."""
     totals = view.totals()
     groups, labels = len(totals.temperatures), len(totals.messages)
-    live = view.live(label_key(message.digest, person))
+    live = view.live(label_key(message.digest, person, owner))
     before = NO_LABEL if live is None else live.label
     net_update = no_update(groups, labels)
     if before != NO_LABEL:
@@ -123,6 +125,7 @@ def event_for(view, message, after, *, time_us=NOON_2026, delta=None, rehearsals
         net_update=wanted,
         times=message.times,
         person=person,
+        owner=owner,
     )
 
 

@@ -89,6 +89,8 @@ def events(draw):
     ids = tuple(draw(st.lists(ID_SETS, max_size=groups)))
     person = draw(st.sampled_from([0, 1, (1 << 64) - 1]))
     kind = draw(st.sampled_from(EventKind))
+    is_owned = not person and kind != EventKind.ERASED
+    owner = draw(st.sampled_from([0, 1, (1 << 64) - 1])) if is_owned else 0
     any_update = updates(groups, labels, personal=bool(person) or kind == EventKind.ERASED)
     delta = draw(any_update)
     count = sum(map(len, ids))
@@ -119,6 +121,7 @@ def events(draw):
         immediate=draw(st.booleans()),
         weight=draw(st.sampled_from([1.0, 0.1, 0.0])),
         person=person,
+        owner=owner,
     )
 
 

@@ -27,7 +27,10 @@ BIAS_ONE = 1 << 40
 """One nat of bias, or a temperature of one, in the store's unit."""
 NO_LABEL = -1
 DIGEST_BYTES = 16
-_PERSON_BYTES = 8
+_ID_BYTES = 8
+_OWNED = b"u"
+UNVERIFIED = 1 << 63
+"""The bit in the id of an owner whose identity nothing proves, such as a spamtrap."""
 
 
 class EventKind(IntEnum):
@@ -165,24 +168,37 @@ class Event(NamedTuple):
     """the factor of the step"""
     person: int = 0
     """the id of the person that the personal steps belong to; 0 if there are none"""
+    owner: int = 0
+    """the id of the user that the label belongs to; 0 for an administrator, and with a person"""
 
     @property
     def label_key(self) -> bytes:
         """The key of the label that the event set; empty for an event without a message."""
-        return label_key(self.digest, self.person)
+        return label_key(self.digest, self.person, self.owner)
 
 
-def label_key(digest: bytes, person: int) -> bytes:
-    """The key of a message's label: the digest, and the person if it is a label of one.
+def label_key(digest: bytes, person: int, owner: int = 0) -> bytes:
+    """The key of a label: the digest of the message, and the person or the user that gave it.
 
-    Two persons may give one message different labels; each can undo only their own label.
+    Two users may give one message different labels; each of them takes back only their own label.
     """
-    return digest + person.to_bytes(_PERSON_BYTES) if person and digest else digest
+    if not digest or not (person or owner):
+        return digest
+    if person:
+        return digest + person.to_bytes(_ID_BYTES)
+    return digest + _OWNED + owner.to_bytes(_ID_BYTES)
 
 
 def person_of_key(key: bytes) -> int:
     """The person in the key of a label; 0 if the label is not a person's."""
-    return int.from_bytes(key[DIGEST_BYTES:]) if len(key) == DIGEST_BYTES + _PERSON_BYTES else 0
+    return int.from_bytes(key[DIGEST_BYTES:]) if len(key) == DIGEST_BYTES + _ID_BYTES else 0
+
+
+def owner_of_key(key: bytes) -> int | None:
+    """The owner in the key of a label, 0 for an administrator; None if the label is a person's."""
+    if len(key) == DIGEST_BYTES + _ID_BYTES:
+        return None
+    return int.from_bytes(key[DIGEST_BYTES + len(_OWNED) :])
 
 
 def erased(event: Event) -> Event:

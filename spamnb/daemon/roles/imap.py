@@ -46,7 +46,8 @@ class _ImapProcess(ChildRole):
         """Read the mailboxes in threads until told to stop."""
         slot, child_loop = self._start.slot, ChildLoop(self._orders, self._log)
         config = ModelConfig(**model_options(settings, self._home), log=self._log)
-        model = MailboxModel(self._session(settings), partial(open_model, config, readonly=True))
+        opened = partial(open_model, config, readonly=True)
+        model = MailboxModel(self._session(settings), opened, config.teaching)
         ports = ImapPorts(model.judge, model.label_of, self._teach, self._report)
         stop = StopSignal()
         with self._noted():

@@ -120,7 +120,9 @@ _LISTED: Final = _object(
 _EVENT: Final = _object(
     event="integer", time="string", kind="string", user="string", channel="string",
     before="string?", after="string?", digest="string", message_id="string", undoes="integer?",
+    owner="string", in_force="string?", why="string",
 )  # fmt: skip
+_SAID: Final = {"in_force": "string?", "why": "string", "given": "array"}
 _ANSWER: Final = _object(
     state="string", reason="string", review="string", receipt="object?", facts="object"
 )
@@ -236,7 +238,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     ),
     ApiOperation(
         "explain", "POST", "/explain", "read", verdicts.explain,
-        _with(_VERDICT, bias="number", without="array"),
+        _with(_VERDICT, bias="number", without="array", **_SAID),
         (
             _REF, _PERSON,
             Parameter("without", whole(0, 50), "For how many of the strongest clues to say what "
@@ -298,7 +300,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     ApiOperation(
         "verdict", "GET", "/verdicts/{signature}", "read", verdicts.verdict,
         _with(_LISTED, trained="string?", training="object?", trainings="array", now="object",
-              person="string?"),
+              person="string?", **_SAID),
         (_SIGNATURE,), place="heavy",
     ),
     ApiOperation(

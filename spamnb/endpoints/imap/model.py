@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from spamnb.core.policy.sender_evidence import evidence_of
 from spamnb.service.engine.filter import Filter
+from spamnb.service.limits import TeachingRules
 from spamnb.service.scanning.model_session import Found, ModelSession, ScanFault
 from spamnb.service.scanning.types import Notes
 
@@ -15,8 +16,11 @@ from spamnb.service.scanning.types import Notes
 class MailboxModel:
     """Judges messages and looks up their labels."""
 
-    def __init__(self, session: ModelSession, opened: Callable[[], Filter]) -> None:
+    def __init__(
+        self, session: ModelSession, opened: Callable[[], Filter], rules: TeachingRules
+    ) -> None:
         self._session = session
+        self._rules = rules
         self._opened = opened
         """opens the model for reading"""
         self._lock = threading.Lock()
@@ -40,7 +44,7 @@ class MailboxModel:
         """Return the label that a message is trained with for a user; None if it is not."""
         names = self._session.plan.persons
         with self._lock, self._opened() as model:
-            return model.trained_label(raw, model.person(names.of(user)) if names else 0)
+            return model.trained_label(raw, model.source_of(user, self._rules, names))
 
     @contextmanager
     def closed(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ from spamnb.core.model.verdict import signature_text
 from spamnb.lab.side_by_side.records import PairedVerdict
 from spamnb.service.engine.clock import iso
 from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.message_labels import in_force
 from spamnb.service.scanning.shadow import AskedVerdict, read_asked
 from spamnb.store.contract import ReadView
 from spamnb.store.history.entry import HistoryEntry
@@ -61,10 +62,8 @@ def _pair(
     mark = mark_of_text(entry.notes.get("other", "")) or (asked.mark if asked else None)
     if mark is None:
         return None
-    live = view.live(entry.digest)
-    truth = None
-    if live is not None and live.label != NO_LABEL:
-        truth = roles_of(model.labels)[live.label]
+    said = in_force(view, entry.digest).label
+    truth = None if said == NO_LABEL else roles_of(model.labels)[said]
     facts = [("time", iso(entry.time_us))]
     facts += [(name, entry.notes[name]) for name in _SHOWN if name in entry.notes]
     recipients = entry.notes.get("to", "").split()

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any
 
-from spamnb.core.model.events import Event, EventKind
+from spamnb.core.model.events import NO_LABEL, Event, EventKind
+from spamnb.core.model.labels import owner_kind
 from spamnb.core.model.verdict import signature_text
 from spamnb.service.engine.clock import iso
 from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.message_labels import in_force, labels_of, trainings
 from spamnb.service.maintenance.event_filter import EventFilter
+from spamnb.store.contract import ReadView
 from spamnb.store.history.entry import HistoryEntry
 
 
@@ -41,7 +44,8 @@ def journal(
         events = view.events(1, below, newest_first=True)
         later = takewhile(lambda event: event.time_us >= start, events)
         return [
-            event_facts(one, model.labels) for one in islice(filter(wanted, later), limit or None)
+            event_facts(view, one, model.labels)
+            for one in islice(filter(wanted, later), limit or None)
         ]
 
 
@@ -55,22 +59,20 @@ def history(model: Filter, wanted: VerdictFilter, limit: int = 0) -> list[dict[s
 
 def trainings_of(model: Filter, digest: bytes, limit: int = 0) -> list[dict[str, Any]]:
     """Return the events of one message, newest first, at most `limit` if it is not 0."""
-    found: list[dict[str, Any]] = []
     with model.store.read() as view:
-        live = view.live(digest)
-        event = view.event(live.seq) if live is not None else None
-        while event is not None and not (limit and len(found) >= limit):
-            found.append(event_facts(event, model.labels))
-            event = view.event(event.previous) if event.previous else None
-    return found
+        return [
+            event_facts(view, event, model.labels)
+            for event in islice(trainings(view, digest), limit or None)
+        ]
 
 
-def event_facts(event: Event, labels: tuple[str, ...]) -> dict[str, Any]:
+def event_facts(view: ReadView, event: Event, labels: tuple[str, ...]) -> dict[str, Any]:
     """Return an event of the journal without the ids of its features."""
 
     def name(label: int) -> str | None:
         return labels[label] if label >= 0 else None
 
+    decided = in_force(view, event.digest)
     return {
         "event": event.seq,
         "time": iso(event.time_us),
@@ -83,6 +85,30 @@ def event_facts(event: Event, labels: tuple[str, ...]) -> dict[str, Any]:
         "message_id": event.message_id,
         "undoes": event.undoes or None,
         "features": len(event.bulk.ids) if event.bulk else None,
+        "owner": owner_kind(event.owner, event.person),
+        "in_force": name(decided.label),
+        "why": str(decided.reason),
+    }
+
+
+def label_facts(
+    view: ReadView, digest: bytes, labels: tuple[str, ...], *, named: bool = True
+) -> dict[str, Any]:
+    """Return the label in force for a message and why; if `named`, also each label and its user."""
+    decided = in_force(view, digest)
+    given = [
+        {
+            "label": labels[one.label],
+            "owner": owner_kind(one.owner),
+            "user": one.event.user if one.event else "",
+            "event": one.event.seq if one.event else None,
+        }
+        for one in labels_of(view, digest)
+    ]
+    return {
+        "in_force": None if decided.label == NO_LABEL else labels[decided.label],
+        "why": str(decided.reason),
+        "given": given if named else [],
     }
 
 

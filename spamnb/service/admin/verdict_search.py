@@ -21,6 +21,7 @@ from spamnb.core.mail.domains import address_of, domain_of
 from spamnb.core.model.events import NO_LABEL
 from spamnb.service.admin.listings import verdict_facts
 from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.message_labels import in_force
 from spamnb.service.feedback.ownership import own_notes
 from spamnb.service.limits import TeachingRules
 from spamnb.store.history.entry import HistoryEntry
@@ -156,10 +157,8 @@ def _matching(
                 notes = own_notes(notes, query.user, rules)
                 if not _is_asked(notes["to"].split(), query.to, rules):
                     continue
-            live = view.live(entry.digest)
-            trained = None
-            if live is not None and live.label != NO_LABEL:
-                trained = model.labels[live.label]
+            said = in_force(view, entry.digest).label
+            trained = None if said == NO_LABEL else model.labels[said]
             corrected = trained is not None and trained != entry.label
             if query.corrected in (None, corrected):
                 yield verdict_facts(entry) | {"notes": notes, "trained": trained}

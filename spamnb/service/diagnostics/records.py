@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.model.events import NO_LABEL, Totals, label_key
+from spamnb.core.model.events import NO_LABEL, Totals
 from spamnb.core.model.verdict import Verdict, signature_bytes
 from spamnb.core.persons.names import PersonNames
 from spamnb.errors import RefError, SpamnbError
@@ -163,14 +163,13 @@ class ModelRecords:
         """Return digest and user of each label of a person, and the digest of each shared one."""
         with self._model.store.read() as view:
             taught = {
-                (event.digest, event.person): event.user if event.person else ""
+                event.label_key: (event.digest, event.user if event.person else "")
                 for event in view.events(since.totals.last_seq + 1)
                 if event.message_id == message_id
             }
-            states = {key: view.live(label_key(*key)) for key in taught}
-        return [
-            (key[0], taught[key]) for key, live in states.items() if live and live.label != NO_LABEL
-        ]
+            states = {key: view.live(key) for key in taught}
+        live = [key for key, state in states.items() if state and state.label != NO_LABEL]
+        return list(dict.fromkeys(taught[key] for key in live))
 
     def _drop_reviews(self, message_id: str, _: Snapshot) -> None:
         for entry in self.in_review(message_id):

@@ -17,11 +17,12 @@ from typing import Self
 from spamnb.core.features.extract import GROUPS
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs, OwnCosts
-from spamnb.core.model.events import NO_LABEL, Recipe, label_key
+from spamnb.core.model.events import NO_LABEL, UNVERIFIED, Recipe
 from spamnb.core.model.kinds import KINDS
 from spamnb.core.model.site_threshold import SHIPPED
 from spamnb.core.model.verdict import SIGNATURE_BYTES, Clue, Verdict, signature_text
 from spamnb.core.persons.corrections import person_id
+from spamnb.core.persons.names import PersonNames
 from spamnb.errors import LabelError, UserError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.extraction import FeatureBatch, MessageReader, example_of
@@ -31,6 +32,7 @@ from spamnb.service.engine.lookup import (
     find_digest,
     find_example,
 )
+from spamnb.service.engine.message_labels import each_owner, in_force, joined, own_label
 from spamnb.service.engine.personal_scoring import (
     personal_verdicts,
     personal_without,
@@ -41,6 +43,7 @@ from spamnb.service.engine.requests import Example, Forget, Learn, Source, Train
 from spamnb.service.engine.scoring import score_batches, score_examples, score_without
 from spamnb.service.engine.site_scores import threshold_of
 from spamnb.service.fleet.pins import Pins, pinned_verdicts, with_pins
+from spamnb.service.limits import TeachingRules
 from spamnb.service.maintenance.prior import shipped_load
 from spamnb.store.contract import ReadView, Store
 from spamnb.store.history.entry import HistoryEntry
@@ -239,7 +242,7 @@ class Filter:
         with self.store.read() as view:
             threshold = self.threshold(view)
             verdicts = score_batches(self.recipe, self.costs, view, feature_batches, threshold)
-        return with_pins(verdicts, self.pins, self.costs)
+        return with_pins(verdicts, self.pins, self.costs, self.store)
 
     def threshold(self, view: ReadView) -> float:
         """Return the junk threshold of the site in nats, before the scores are stretched."""
@@ -248,6 +251,16 @@ class Filter:
     def person(self, name: str) -> int:
         """Return the id of a person in this model; 0 for an empty name."""
         return person_id(name, self.recipe.key) if name else 0
+
+    def owner(self, name: str, *, verified: bool = True) -> int:
+        """Return the id of the owner of a user's labels in this model; 0 for an empty name.
+
+        The id differs from that of the same name if nothing proves who gave the label.
+        """
+        if not name:
+            return 0
+        id_ = person_id(f"owner {name}", self.recipe.key)
+        return id_ & ~UNVERIFIED or 1 if verified else id_ | UNVERIFIED
 
     def personal_verdicts(
         self, given: tuple[Verdict, Example], persons: Iterable[int], *, explained: bool = False
@@ -282,7 +295,7 @@ class Filter:
             verdicts = score_examples(
                 self.recipe, self.costs, view, [example], explained=True, threshold=threshold
             )
-        (verdict,) = with_pins(verdicts, self.pins, self.costs)
+        (verdict,) = with_pins(verdicts, self.pins, self.costs, self.store)
         mine = self.personal_verdicts(
             (verdict, example), [person] if person else [], explained=True
         )
@@ -382,7 +395,14 @@ class Filter:
         `ref` is as in `correct`. Raises RefError for a message that was never learnt, RefusedError
         for one that is part of the checkpoint.
         """
-        return self.run(Forget(self.digest(ref), source, now_us()))
+        digest = self.digest(ref)
+        with self.store.read() as view:
+            sources = [source] if source.owner else each_owner(view, digest, source)
+        receipts = self.teach([Forget(digest, one, now_us()) for one in sources])
+        for receipt in receipts:
+            if receipt.error is not None:
+                raise receipt.error
+        return joined(receipts)
 
     def undo(self, receipt: Receipt | int, *, source: Source = OWNER) -> Receipt:
         """Undo one training event, given its receipt or its number in the journal.
@@ -427,11 +447,19 @@ class Filter:
             return self.example(ref).digest
         return find_digest(self.store, self.history, ref)
 
-    def trained_label(self, raw: bytes, person: int = 0) -> str | None:
-        """Return the label that a message is trained with, for a person; None if it is not."""
+    def trained_label(self, raw: bytes, source: Source | None = None) -> str | None:
+        """Return the label in force for a message, or the one that a source has given it."""
+        digest = self.example(raw).digest
         with self.store.read() as view:
-            live = view.live(label_key(self.example(raw).digest, person))
-        return None if live is None or live.label == NO_LABEL else self.labels[live.label]
+            found = own_label(view, digest, source) if source else in_force(view, digest).label
+        return None if found == NO_LABEL else self.labels[found]
+
+    def source_of(
+        self, user: str, rules: TeachingRules, persons: PersonNames | None = None
+    ) -> Source:
+        """Return the source of the labels of a user whose identity is proven."""
+        person = self.person(persons.of(user)) if persons else 0
+        return Source(user, person=person, owner=self.owner(rules.owner(user)))
 
     def lookup(self, ref: bytes | str) -> Example:
         """Return the ids of a raw message, or of the one that a reference names."""

@@ -124,7 +124,7 @@ class Learner:
             message_rows = training_rows.message_rows(plan.rows, plan.sizes)
         after = self._probability(training_rows, plan, message_rows) if scored else None
         journal.made[plan.seq] = event
-        return Receipt(
+        receipt = Receipt(
             changed=True,
             event=plan.seq,
             digest=event.digest.hex(),
@@ -136,6 +136,7 @@ class Learner:
             limited=plan.left < LIMITED,
             stored_bytes=size + len(encode_event(event)) if scored else 0,
         )
+        return self.planner.with_reason(receipt, plan.in_force)
 
     def _new_bytes(self, plan: PlannedEvent) -> int:
         """Return the size that the new features of a message and their texts will take."""
@@ -167,7 +168,8 @@ class Learner:
         )
         training_rows.put(message_rows)
         update = self._rehearse(plan, training_rows, update)
-        if plan.person or request.source.immediate:
+        contradicted = plan.in_force is not None and plan.in_force.contradicted
+        if plan.person or request.source.immediate or contradicted:
             # Last, because rehearsals may change the score of this message again.
             update = self._enforce_label(plan, training_rows, update)
         delta = update if back is None else back.plus(update)
@@ -222,7 +224,7 @@ class Learner:
     def _enforce_label(
         self, plan: PlannedEvent, training_rows: TrainingRows, update: Update
     ) -> Update:
-        """Add what a person's label still lacks, on features that few other messages contain.
+        """Add what the label in force still lacks, on features that few other messages contain.
 
         A label of a person with corrections of their own changes these instead.
         """
@@ -230,7 +232,8 @@ class Learner:
             costs = plan.request.source.costs or self.costs
             return with_personal_step(self.recipe, costs, plan, training_rows, update)
         recipe, message_rows = self.recipe, training_rows.message_rows(plan.rows, plan.sizes)
-        seen, label = training_rows.predict(recipe, message_rows), plan.after
+        label = plan.after if plan.in_force is None else plan.in_force.label
+        seen = training_rows.predict(recipe, message_rows)
         if recipe.kind != "corrected" or matches_label(seen.z, label, self.costs, self._roles):
             return update
         margin = joint_lead(self._margins[self._roles[label]], maturity(training_rows.totals))
@@ -326,6 +329,7 @@ class Learner:
             immediate=request.source.immediate,
             weight=request.source.weight,
             person=plan.person,
+            owner=plan.owner,
         )
 
     def _no_update(self) -> Update:

@@ -35,8 +35,8 @@ def find_example(store: Store, history: Verdicts | None, ref: str) -> Example:
     if entries:
         return entry_example(entries[0])
     with store.read() as view:
-        live = view.live(digest)
-        event = view.event(live.seq) if live and not live.folded else None
+        events = (view.event(state.seq) for state in view.labels(digest).values())
+        event = next((one for one in events if one is not None), None)
     if event is None:
         raise RefError(
             f"the features of message {ref} are no longer stored, only its digest",
@@ -84,7 +84,7 @@ def _find(store: Store, history: Verdicts | None, ref: str) -> tuple[bytes, list
 
 def _is_live(store: Store, digest: bytes) -> bool:
     with store.read() as view:
-        return view.live(digest) is not None
+        return bool(view.labels(digest))
 
 
 def _only(ref: str, digests: list[bytes]) -> bytes:

@@ -9,7 +9,7 @@ message on the stored model. Must not know models.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -17,11 +17,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.model.events import NO_LABEL, Event, EventKind, Ids, Recipe, label_key
+from spamnb.core.mail.domains import same_name
+from spamnb.core.model.events import (
+    NO_LABEL,
+    UNVERIFIED,
+    Event,
+    EventKind,
+    Ids,
+    Recipe,
+    label_key,
+)
+from spamnb.core.model.labels import LabelInForce, label_in_force
 from spamnb.core.model.training_rows import MessageRows
 from spamnb.errors import RefError, RefusedError, SpamnbError
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import BulkLoad, Example, Forget, Learn, TrainingRequest, Undo
+from spamnb.service.engine.requests import (
+    BulkLoad,
+    Example,
+    Forget,
+    Learn,
+    Source,
+    TrainingRequest,
+    Undo,
+)
 from spamnb.store.contract import MessageState, ReadView
 
 STREAK = 20
@@ -50,6 +68,10 @@ class PlannedEvent:
     undoes: int = 0
     person: int = 0
     """the person that the label belongs to; 0 for the shared model"""
+    owner: int = 0
+    """the user that the label belongs to; 0 for an administrator"""
+    in_force: LabelInForce | None = None
+    """the label that decides the verdict on the message after the event; None for a person's"""
     left: float = 1.0
     """the fraction of a full step of the shared corrections that the daily budget allows"""
     rows: NDArray[np.integer[Any]] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -59,7 +81,7 @@ class PlannedEvent:
     @property
     def label_key(self) -> bytes:
         """The key of the label that the event will set."""
-        return label_key(self.example.digest, self.person)
+        return label_key(self.example.digest, self.person, self.owner)
 
 
 @dataclass(slots=True)
@@ -71,6 +93,8 @@ class PendingJournal:
     """labels of the newest events, oldest first"""
     last_seq: int
     live: dict[bytes, MessageState] = field(default_factory=dict)
+    owners: dict[bytes, dict[int, MessageState]] = field(default_factory=dict)
+    """the states of this batch's labels again, by digest and owner"""
     planned: dict[int, PlannedEvent] = field(default_factory=dict)
     made: dict[int, Event] = field(default_factory=dict)
     replaced: set[int] = field(default_factory=set)
@@ -83,6 +107,36 @@ class PendingJournal:
         """Return the label with this key and its newest event; None if it was never learnt."""
         return self.live.get(key) or self.view.live(key)
 
+    def labels_of(self, digest: bytes) -> dict[int, MessageState]:
+        """Return the labels of a message by owner, without those of persons."""
+        return self.view.labels(digest) | self.owners.get(digest, {})
+
+    def in_force(self, digest: bytes, given: Mapping[int, int] | None = None) -> LabelInForce:
+        """Return the label in force for a message, with labels that are about to be `given`."""
+        states = self.labels_of(digest)
+        old = {owner: state.label for owner, state in states.items()}
+        labels = old | dict(given or {})
+
+        def since(owner: int) -> int:
+            if owner in old and old[owner] == labels[owner]:
+                return self._since(states[owner].seq)
+            return self.last_seq + 1
+
+        return label_in_force(labels, since)
+
+    def _since(self, seq: int) -> int:
+        """Return the event that gave a label, which later ones have repeated or restored."""
+        while event := self.outline(seq):
+            if event.kind == EventKind.UNDO:
+                undone = self.outline(event.undoes)
+                earlier = undone.previous if undone else 0
+            else:
+                earlier = event.previous if event.before == event.after else 0
+            if not earlier:
+                break
+            seq = earlier
+        return seq
+
     def take(self, plan: PlannedEvent) -> None:
         """Add a planned event."""
         self.last_seq = plan.seq
@@ -93,7 +147,10 @@ class PendingJournal:
                 self.own_live[plan.before].remove(plan.previous)
         self.own_live.setdefault(plan.after, []).append(plan.seq)
         if plan.example.digest:
-            self.live[plan.label_key] = MessageState(plan.after, plan.seq, False)
+            state = MessageState(plan.after, plan.seq, False)
+            self.live[plan.label_key] = state
+            if not plan.person:
+                self.owners.setdefault(plan.example.digest, {})[plan.owner] = state
         if plan.kind in (EventKind.LEARN, EventKind.MOVE):
             self.labels = [*self.labels[1 - STREAK :], plan.after]
 
@@ -175,10 +232,17 @@ class Planner:
                 f"a model of kind {self.recipe.kind} has no corrections of persons",
                 hint="only models of kind corrected have them",
             )
-        live = journal.state(label_key(example.digest, person))
+        owner = owner_of(request.source, example.digest, journal)
+        live = journal.state(label_key(example.digest, person, owner))
         before = live.label if live else NO_LABEL
-        if live and before == request.label and not self._is_repeated(request, live, journal):
-            return self._unchanged(example, live, "already learnt with this label")
+        in_force = (
+            None if person else journal.in_force(example.digest, given={owner: request.label})
+        )
+        if live and before == request.label:
+            is_decisive = in_force is None or in_force.label == request.label
+            if not (is_decisive and self._is_repeated(request, live, journal)):
+                receipt = self._unchanged(example, live, "already learnt with this label")
+                return self.with_reason(receipt, in_force)
         if live and live.folded and before != NO_LABEL:
             raise RefusedError(
                 f"this message was learnt as {self.recipe.labels[before]} before the checkpoint",
@@ -193,7 +257,7 @@ class Planner:
         plan = PlannedEvent(
             kind, journal.last_seq + 1, example, before, request.label, previous, request
         )
-        plan.person = person
+        plan.person, plan.owner, plan.in_force = person, owner, in_force
         plan.rehearsed = self._rehearsals(plan, journal)
         return plan
 
@@ -221,8 +285,13 @@ class Planner:
 
     def forget(self, request: Forget, journal: PendingJournal) -> PlannedEvent | Receipt:
         """Plan a FORGET of a message that has a label."""
-        live = journal.state(label_key(request.digest, request.source.person))
+        live = journal.state(own_key(request.source, request.digest, journal))
         if live is None:
+            if journal.labels_of(request.digest):
+                raise RefError(
+                    f"{request.source.user} has given the message no label",
+                    hint="only the user who gave a label, or an administrator, takes it back",
+                )
             raise RefError(
                 f"no message with digest {request.digest.hex()} was ever learnt",
                 hint="`spamnb journal` lists what was learnt",
@@ -239,8 +308,14 @@ class Planner:
         assert event is not None, "a live event that is not folded is in the journal"
         seq, example = journal.last_seq + 1, example_of(event)
         plan = PlannedEvent(EventKind.FORGET, seq, example, live.label, NO_LABEL, live.seq, request)
-        plan.person = event.person
+        plan.person, plan.owner = event.person, event.owner
+        self._note_in_force(plan, journal)
         return plan
+
+    def _note_in_force(self, plan: PlannedEvent, journal: PendingJournal) -> None:
+        """Note which label decides the verdict on the message when the plan is carried out."""
+        if plan.example.digest and not plan.person:
+            plan.in_force = journal.in_force(plan.example.digest, {plan.owner: plan.after})
 
     def undo(self, request: Undo, journal: PendingJournal) -> PlannedEvent | Receipt:
         """Plan an UNDO of the newest event of a message."""
@@ -273,7 +348,8 @@ class Planner:
         plan = PlannedEvent(
             EventKind.UNDO, seq, example, event.after, event.before, live.seq, request
         )
-        plan.undoes, plan.person = event.seq, event.person
+        plan.undoes, plan.person, plan.owner = event.seq, event.person, event.owner
+        self._note_in_force(plan, journal)
         return plan
 
     def load(self, request: BulkLoad, journal: PendingJournal) -> PlannedEvent | Receipt:
@@ -299,6 +375,12 @@ class Planner:
         """Return a label's name; None for NO_LABEL."""
         return None if label == NO_LABEL else self.recipe.labels[label]
 
+    def with_reason(self, receipt: Receipt, in_force: LabelInForce | None) -> Receipt:
+        """Return a receipt that says which label decides the verdict on the message, and why."""
+        if in_force is None or in_force.label == NO_LABEL:
+            return receipt
+        return receipt._replace(in_force=self.name(in_force.label), why=str(in_force.reason))
+
     def _unchanged(self, example: Example, live: MessageState, reason: str) -> Receipt:
         name = self.name(live.label)
         digest = example.digest.hex()
@@ -320,6 +402,32 @@ _PLANNERS: dict[type, Callable[..., PlannedEvent | Receipt]] = {
     Undo: Planner.undo,
     BulkLoad: Planner.load,
 }
+
+
+def owner_of(source: Source, digest: bytes, journal: PendingJournal) -> int:
+    """Return the owner of the label that a source without a person changes.
+
+    In models of version 0.1.0, the labels of users have no owner: such a label belongs to the user
+    that its event names.
+    """
+    owner = 0 if source.person else source.owner
+    if not owner or owner & UNVERIFIED or journal.state(label_key(digest, 0, owner)):
+        return owner
+    shared = journal.state(digest)
+    if shared is None or shared.label == NO_LABEL or shared.folded:
+        return owner
+    event = journal.outline(shared.seq)
+    is_own = isinstance(event, Event) and event.immediate and same_name(event.user, source.user)
+    return 0 if is_own else owner
+
+
+def own_key(source: Source, digest: bytes, journal: PendingJournal) -> bytes:
+    """Return the key of a source's label: the person's, or an older one of the same user."""
+    key = label_key(digest, source.person)
+    if source.person and (journal.state(key) or not source.owner):
+        return key
+    older = label_key(digest, 0, owner_of(source._replace(person=0), digest, journal))
+    return older if not source.person or journal.state(older) else key
 
 
 def example_of(event: PlannedEvent | Event) -> Example:

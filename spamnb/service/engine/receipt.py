@@ -38,6 +38,11 @@ class Receipt(NamedTuple):
     """if nothing changed: the event that set the message's label; not for `undo`"""
     waiting: int = 0
     """number of the correction that waits for the log of the fleet; nothing has changed yet"""
+    in_force: str | None = None
+    """the label that decides the verdict on this message; None if there is none, for the label of a
+    person, and while the correction waits"""
+    why: str = ""
+    """why that label is in force"""
 
     def as_dict(self) -> dict[str, object]:
         """Return the receipt as values that JSON can represent."""
@@ -53,6 +58,8 @@ class Receipt(NamedTuple):
             "reason": self.reason or (str(self.error) if self.error else ""),
             "already": self.already or None,
             "waiting": self.waiting or None,
+            "in_force": self.in_force,
+            "why": self.why,
         }
 
     @classmethod

@@ -45,6 +45,8 @@ class Source(NamedTuple):
     person: int = 0
     """the person whose own corrections are changed until label and decision match, instead of the
     shared model's; 0 changes the shared model"""
+    owner: int = 0
+    """the id of the user that the label belongs to (`Filter.owner`); 0 for an administrator's"""
     costs: Costs | None = None
     """the costs by which the mail of this person is decided; None for those of the model"""
 

@@ -29,6 +29,7 @@ from spamnb.errors import RefError, RefusedError, UserError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.extraction import example_of
 from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.message_labels import each_owner, joined
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Learn, Source
 from spamnb.service.engine.scoring import score_examples
@@ -127,12 +128,17 @@ class FeedbackService:
     def _settle(self, asked_us: int, feedback: Feedback, resolved: ResolvedMessage) -> Answer:
         policy = self._admit(feedback)
         if resolved.proven and resolved.example is not None:
-            key = label_key(resolved.example.digest, self._source(feedback, policy).person)
+            source = self._source(feedback, policy)
+            digest = resolved.example.digest
             with self.model.store.read() as view:
-                live = view.live(key)
-                event = view.event(live.seq) if live else None
-            if event is not None and event.time_us > asked_us:
-                raise RefusedError("the message was labelled again while this correction waited")
+                # A later label of an administrator is as decisive as one of the user.
+                for key in (label_key(digest, source.person, source.owner), digest):
+                    live = view.live(key)
+                    event = view.event(live.seq) if live else None
+                    if event is not None and event.time_us > asked_us:
+                        raise RefusedError(
+                            "the message was labelled again while this correction waited"
+                        )
         return self._apply(feedback, policy, resolved)
 
     @property
@@ -242,22 +248,30 @@ class FeedbackService:
                 reason = "it contradicts a high-confidence verdict"
                 return self._queue_for_review(feedback, example, reason, verdict)
         source = self._source(feedback, policy)
-        request: Learn | Forget
+        requests: list[Learn | Forget]
         if label:
             source = source._replace(immediate=policy.immediate)
-            request = Learn(
-                example, self.model.label(label), source, now_us(), again=policy.immediate
-            )
+            index, now = self.model.label(label), now_us()
+            requests = [Learn(example, index, source, now, again=policy.immediate)]
         else:
-            request = Forget(example.digest, self._of_label(source, example), now_us())
-        receipt = self.model.teach([request], scored=True)[0]
-        if receipt.error is not None:
-            raise receipt.error
-        return _answer(receipt)
+            requests = [Forget(example.digest, one, now_us()) for one in self._all(source, example)]
+        receipts = self.model.teach(requests, scored=True)
+        for receipt in receipts:
+            if receipt.error is not None:
+                raise receipt.error
+        return _answer(joined(receipts))
+
+    def _all(self, source: Source, example: Example) -> list[Source]:
+        """Return the sources of the labels to forget: an administrator takes back all users'."""
+        if source.person or source.owner:
+            return [source]
+        with self.model.store.read() as view:
+            return each_owner(view, example.digest, source)
 
     def _source(self, feedback: Feedback, policy: ChannelPolicy) -> Source:
         """Return the source of a label; a user's label is that person's, if persons are enabled."""
-        source = Source(feedback.user, feedback.channel, policy.weight)
+        owner = self._owner(feedback, policy)
+        source = Source(feedback.user, feedback.channel, policy.weight, owner=owner)
         if feedback.person:
             return self.source_for(feedback.person, source)
         corrected = self.model.recipe.kind == "corrected"
@@ -271,15 +285,17 @@ class FeedbackService:
         costs = self._recipient_costs.of_label(user, self._persons)
         return source._replace(person=self.model.person(name), costs=costs)
 
-    def _of_label(self, source: Source, example: Example) -> Source:
-        """Return the source of the label to forget: the person's, or an older one for all."""
-        with self.model.store.read() as view:
-            if not source.person or view.live(label_key(example.digest, source.person)):
-                return source
-            live = view.live(example.digest)
-            event = view.event(live.seq) if live else None
-        is_own = event is not None and same_name(event.user, source.user)
-        return source._replace(person=0) if is_own else source
+    def _owner(self, feedback: Feedback, policy: ChannelPolicy) -> int:
+        """Return the id of the user that a label belongs to; 0 for an administrator's.
+
+        A label of reduced weight belongs to an owner apart, even under the name of a user: nothing
+        proves who gave it.
+        """
+        proven = policy.weight >= 1 and feedback.trust != "stranger"
+        if feedback.trust == "admin" and proven:
+            return 0
+        name = self.rules.owner(feedback.user) or feedback.channel
+        return self.model.owner(name, verified=proven)
 
     def _verdict(self, example: Example) -> Verdict:
         with self.model.store.read() as view:
@@ -351,7 +367,9 @@ class FeedbackService:
             return False
         name = self._persons.of(feedback.user) if self._persons else ""
         same_person = event.person != 0 and event.person == self.model.person(name)
-        return same_person or same_name(event.user, feedback.user)
+        owner = self.model.owner(self.rules.owner(feedback.user))
+        same_owner = event.owner != 0 and event.owner == owner
+        return same_person or same_owner or same_name(event.user, feedback.user)
 
     def _accept(self, name: str) -> Answer:
         """Learn a queued feedback under its sender's name, so that it can be undone by sender.
@@ -360,9 +378,10 @@ class FeedbackService:
         agrees.
         """
         entry, raw = self.review_queue.get(name)
-        person = entry.user if entry.trust == "user" and self._persons else ""
+        trust = _trust_of(entry)
+        person = entry.user if trust == "user" and self._persons else ""
         feedback = Feedback(
-            entry.label, raw, entry.refs, entry.user, entry.channel, "admin", person=person
+            entry.label, raw, entry.refs, entry.user, entry.channel, trust, person=person
         )
         example = self.model.lookup(raw or entry.digest)
         policy = ChannelPolicy(immediate=entry.trust != "stranger")
@@ -408,8 +427,7 @@ class FeedbackService:
                 self._count_event(event, now)
         for entry in self.review_queue.entries():
             if entry.time_us // DAY_US == now // DAY_US and entry.trust != "admin":
-                trust: Trust = "user" if entry.trust == "user" else "stranger"
-                sender = Feedback("", user=entry.user, trust=trust, client=entry.client)
+                sender = Feedback("", user=entry.user, trust=_trust_of(entry), client=entry.client)
                 self._quota.note(keys_of(sender, self.rules, proven=False), now)
 
     def _count_folded(self, events: Sequence[Event]) -> None:
@@ -433,6 +451,12 @@ def _answer(receipt: Receipt) -> Answer:
         return Answer("refused", receipt, str(receipt.error))
     state: State = "waiting" if receipt.waiting else "learnt" if receipt.changed else "unchanged"
     return Answer(state, receipt, receipt.reason)
+
+
+def _trust_of(entry: ReviewItem) -> Trust:
+    """Return the trust of the sender of a queued feedback."""
+    found: Trust = "user" if entry.trust == "user" else "stranger"
+    return "admin" if entry.trust == "admin" else found
 
 
 def _possible_trust(event: Event) -> tuple[Trust, ...]:

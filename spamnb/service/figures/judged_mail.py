@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from spamnb.core.model.costs import Role, roles_of
-from spamnb.core.model.events import NO_LABEL, Event
+from spamnb.core.model.events import Event
 from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.message_labels import in_force, labels_of
 from spamnb.service.maintenance.event_filter import Takes
 from spamnb.store.contract import ReadView
 from spamnb.store.history.entry import HistoryEntry
@@ -53,14 +54,17 @@ def _judged(view: ReadView, roles: tuple[Role, ...], entry: HistoryEntry) -> Jud
 def said_of(
     view: ReadView, roles: tuple[Role, ...], digest: bytes, ignored: Takes = lambda _: False
 ) -> tuple[Role | None, Event | None]:
-    """Return the role of the label that a person gave a message, and its event.
+    """Return the role of the label in force for a message, and the event that gave it.
 
-    The role is None without a label, if no person gave it, or if its event is ignored.
+    Labels that no person gave, and those of ignored events, do not count.
     """
-    live = view.live(digest)
-    if live is None or live.label == NO_LABEL:
-        return None, None
-    event = view.event(live.seq)
-    if event is not None and (event.channel in _BY_ITSELF or ignored(event)):
-        return None, event
-    return roles[live.label], event
+    given = labels_of(view, digest)
+    counted = [one for one in given if one.event is None or _counts(one.event, ignored)]
+    if not counted:
+        return None, given[0].event if given else None
+    label = in_force(view, digest, [one.owner for one in counted]).label
+    return roles[label], next(one.event for one in counted if one.label == label)
+
+
+def _counts(event: Event, ignored: Takes) -> bool:
+    return event.channel not in _BY_ITSELF and not ignored(event)

@@ -128,7 +128,7 @@ class _Attempt(Generic[Result]):
         self._member = member
         self._run = run
         self._mark = mark
-        self._version = min(level, member.level)
+        self._version = level
         self._is_current = is_current
         """this host has just followed the log to its end"""
         self.sent: Draft | None = None
@@ -214,11 +214,6 @@ class FleetStore:
         return self._store.recipe
 
     @property
-    def level(self) -> int:
-        """Return the version of entries that this host writes."""
-        return min(self._level, self.member.level)
-
-    @property
     def limit_bytes(self) -> int:
         return self._store.limit_bytes
 
@@ -226,6 +221,11 @@ class FleetStore:
     def host(self) -> str:
         """Return the name of this host."""
         return self.member.host
+
+    @property
+    def level(self) -> int:
+        """Return the version of entries that this host writes."""
+        return min(self._level, self.member.level)
 
     def last_change(self) -> int:
         return self._store.last_change()
@@ -274,7 +274,7 @@ class FleetStore:
                     self.follow()
                 self._is_behind = True
                 try:
-                    attempt = _Attempt(self.member, run, mark, self._level, is_current=is_current)
+                    attempt = _Attempt(self.member, run, mark, self.level, is_current=is_current)
                     result = self._attempt(attempt)
                 except _OutpacedError as refused:
                     refusals += 1

@@ -16,6 +16,8 @@ from spamnb.core.model.decision import decide, spam_log_odds
 from spamnb.core.model.events import label_key
 from spamnb.core.model.scoring import softmax
 from spamnb.core.model.verdict import Verdict, sides
+from spamnb.service.engine.planner import PendingJournal
+from spamnb.store.contract import Store
 
 
 class Pins(Protocol):
@@ -24,19 +26,29 @@ class Pins(Protocol):
     def pinned(self, keys: Sequence[bytes]) -> Mapping[bytes, int]:
         """Return the label of each of these label keys that has a pin."""
 
+    def owners(self, digests: Sequence[bytes]) -> Mapping[bytes, Mapping[int, int]]:
+        """Return the labels of each of these messages that has pins, by owner."""
+
     def close(self) -> None:
         """Close the files."""
 
 
-def with_pins(verdicts: list[Verdict], pins: Pins | None, costs: Costs) -> list[Verdict]:
-    """Return these verdicts; those on messages with a pin are as it says."""
-    if pins is None:
+def with_pins(
+    verdicts: list[Verdict], pins: Pins | None, costs: Costs, store: Store
+) -> list[Verdict]:
+    """Return these verdicts; that on a message with a pin in force is as the pin says."""
+    given = pins.owners([verdict.digest for verdict in verdicts]) if pins is not None else {}
+    if not given:
         return verdicts
-    found = pins.pinned([verdict.digest for verdict in verdicts])
-    if not found:
-        return verdicts
+    with store.read() as view:
+        pending = PendingJournal(view, [], view.totals().last_seq)
+        said = {
+            digest: label
+            for digest, labels in given.items()
+            if (label := pending.in_force(digest, labels).label) in labels.values()
+        }
     return [
-        _as_said(verdict, found[verdict.digest], costs) if verdict.digest in found else verdict
+        _as_said(verdict, said[verdict.digest], costs) if verdict.digest in said else verdict
         for verdict in verdicts
     ]
 

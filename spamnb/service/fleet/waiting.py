@@ -41,7 +41,7 @@ from spamnb.service.engine.words import MergedWords
 from spamnb.service.fleet.fleet_store import FleetStore, InDoubtError, position_of
 from spamnb.service.telemetry.log import Log, silent
 from spamnb.store.contract import ReadView, WriteView
-from spamnb.store.fleet.body import MARK_BYTES
+from spamnb.store.fleet.body import MARK_BYTES, OWNERS
 from spamnb.store.fleet.outbox import Outbox, WaitingCorrection
 
 if TYPE_CHECKING:
@@ -89,12 +89,22 @@ class FleetCommitter(Committer):
         self, requests: Sequence[TrainingRequest], mark: bytes, *, scored: bool
     ) -> list[Receipt]:
         receipts = self.fleet.transact(
-            lambda view: self.learner.run(view, _dated(view, requests), scored=scored), mark
+            lambda view: self.learner.run(view, self._fit(view, requests), scored=scored), mark
         )
         self.learner.committed()
         if self.fleet.is_copied:
             return receipts
         return [one._replace(reason=_UNCOPIED) if one.changed else one for one in receipts]
+
+    def _fit(self, view: ReadView, requests: Sequence[TrainingRequest]) -> list[TrainingRequest]:
+        """Return requests with times that fit, and without owners that other hosts cannot read.
+
+        While hosts of the fleet are older, a user's label is one for all users, as it is there.
+        """
+        dated = _dated(view, requests)
+        if self.fleet.level >= OWNERS:
+            return dated
+        return [_without_owner(view, request) for request in dated]
 
     def _learn_first(self) -> None:
         """Learn some of what waits; LogAwayError while anything is left, which comes first."""
@@ -176,7 +186,7 @@ class FleetCommitter(Committer):
 
         def run(view: WriteView) -> list[Receipt]:
             requests = list(_requests(view, corrections, position_of(view).of(host).mark))
-            return self.learner.run(view, _dated(view, requests), scored=False)
+            return self.learner.run(view, self._fit(view, requests), scored=False)
 
         receipts = self.fleet.transact(run, corrections[-1].mark)
         self.learner.committed()
@@ -203,6 +213,15 @@ def _dated(view: ReadView, requests: Sequence[TrainingRequest]) -> list[Training
         request if request.time_us >= least else request._replace(time_us=least)
         for request in requests
     ]
+
+
+def _without_owner(view: ReadView, request: TrainingRequest) -> TrainingRequest:
+    source = request.source
+    if not isinstance(request, Learn) or not source.owner:
+        return request
+    if view.live(label_key(request.example.digest, 0, source.owner)) is not None:
+        return request
+    return request._replace(source=source._replace(owner=0))
 
 
 def learn_alone(model: Filter, outbox: Outbox) -> int:
@@ -279,6 +298,7 @@ def _correction(recipe: Recipe, request: TrainingRequest, mark: bytes) -> Waitin
         immediate=source.immediate,
         weight=source.weight,
         person=source.person,
+        owner=0 if source.person else source.owner,
     )
     words = _NO_WORDS
     if example.words is not None and recipe.vocabulary:
@@ -288,7 +308,9 @@ def _correction(recipe: Recipe, request: TrainingRequest, mark: bytes) -> Waitin
 
 def _request(correction: WaitingCorrection) -> TrainingRequest:
     event = correction.event
-    source = Source(event.user, event.channel, event.weight, event.immediate, event.person)
+    source = Source(
+        event.user, event.channel, event.weight, event.immediate, event.person, event.owner
+    )
     if event.kind is EventKind.LEARN:
         words = MergedWords([correction.words])
         example = Example(event.digest, event.message_id, event.ids, event.times, words)
@@ -301,7 +323,7 @@ def _request(correction: WaitingCorrection) -> TrainingRequest:
 def _waiting(recipe: Recipe, view: ReadView, correction: WaitingCorrection) -> Receipt:
     """Return the receipt of a correction that waits."""
     event = correction.event
-    live = view.live(label_key(event.digest, event.person)) if event.digest else None
+    live = view.live(event.label_key) if event.digest else None
     before = live.label if live else NO_LABEL
     return Receipt(
         changed=False,

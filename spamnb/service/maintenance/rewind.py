@@ -252,7 +252,9 @@ class _Requests:
     def _source(self, event: Event) -> Source:
         costs = self.costs_of(event.user) if event.person else None
         again = _may_repeat(event)
-        return Source(event.user, event.channel, event.weight, again, event.person, costs)
+        return Source(
+            event.user, event.channel, event.weight, again, event.person, event.owner, costs
+        )
 
 
 def _batches(things: Iterable[Thing], size: int) -> Iterator[list[Thing]]:

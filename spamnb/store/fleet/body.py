@@ -27,8 +27,10 @@ from spamnb.store.rows.codec import EncodedEvent, encode_event
 from spamnb.store.rows.id_codec import ByteCursor, chunk, varint
 
 VERSION = 2
-"""the newest that this program reads and writes; from 2 on there are events that count scores"""
+"""the newest that this program reads and writes; from 2 on there are events that count scores, and
+events that have an owner"""
 SCORES_VERSION = 2
+OWNERS = 2
 MARK_BYTES = 8
 NO_MARK = bytes(MARK_BYTES)
 _U64 = np.dtype("<u8")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 from spamnb.core.features.extract import Words
-from spamnb.core.model.events import NO_LABEL, Event, EventKind
+from spamnb.core.model.events import NO_LABEL, Event, EventKind, owner_of_key
 from spamnb.errors import LogAwayError, StoreError
 from spamnb.store.files import make_folder
 from spamnb.store.fleet import OUTBOX_BYTES
@@ -219,6 +219,11 @@ class Outbox:
         with self._environment.read() as tables:
             return _pinned(tables, keys)
 
+    def owners(self, digests: Sequence[bytes]) -> dict[bytes, dict[int, int]]:
+        """Return the label that each owner gave each of these messages, for those with a pin."""
+        with self._environment.read() as tables:
+            return _owners(tables, digests)
+
     def state(self) -> OutboxState:
         """Return how much waits."""
         with self._environment.read() as tables:
@@ -243,6 +248,10 @@ class OutboxReader:
     def pinned(self, keys: Sequence[bytes]) -> dict[bytes, int]:
         """Return the label that each of these label keys was given, for those that have a pin."""
         return self._read(lambda tables: _pinned(tables, keys), {})
+
+    def owners(self, digests: Sequence[bytes]) -> dict[bytes, dict[int, int]]:
+        """Return the label that each owner gave each of these messages, for those with a pin."""
+        return self._read(lambda tables: _owners(tables, digests), {})
 
     def waiting(self) -> int:
         """Return how many corrections and questions wait."""
@@ -285,6 +294,17 @@ def _question(key: Buffer, value: Buffer) -> WaitingQuestion:
 def _pinned(tables: Tables, keys: Sequence[bytes]) -> dict[bytes, int]:
     found = zip(keys, map(tables["pins"].get, keys), strict=True)
     return {key: _PIN.unpack(value)[1] for key, value in found if value is not None}
+
+
+def _owners(tables: Tables, digests: Sequence[bytes]) -> dict[bytes, dict[int, int]]:
+    found: dict[bytes, dict[int, int]] = {}
+    for digest in digests:
+        for key, value in tables["pins"].scan(digest):
+            if key[: len(digest)] != digest:
+                break
+            if (owner := owner_of_key(key)) is not None:
+                found.setdefault(digest, {})[owner] = _PIN.unpack(value)[1]
+    return found
 
 
 def _pin(tables: Tables, correction: WaitingCorrection) -> None:

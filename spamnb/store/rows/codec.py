@@ -7,7 +7,7 @@ Row of a feature, 2 + 8 K bytes, packed (18 at two labels); its id is stored els
 
     u32 n[K] | i32 w[K] | u16 day
 
-Event, version 2, or 3 with a person (its seq is in the journal's key):
+Event, version 2, 3 with a person, or 4 with an owner (its seq is in the journal's key):
 
     u8 version | u8 kind | u8 flags | i16 before | i16 after | i64 time_us
     varint previous | chunk digest | text message_id | text user | text channel
@@ -17,6 +17,7 @@ Event, version 2, or 3 with a person (its seq is in the journal's key):
     [f64 weight]                                                                flag 32
     [bulk]                                                                      flag 4
     [u64 person | ints personal[G, K - 1] of each update]                       version 3
+    [u64 owner]                                                                 version 4
   flag 16: a person's explicit correction
   update: ints steps[G, K] | ints bias[G, K] | ints temperatures[G] | varint rehearsals
         each rehearsal: G * ids | ints steps[G, K]
@@ -78,6 +79,8 @@ VERSION = 2
 """of events without a person, and of totals"""
 PERSON_VERSION = 3
 """of events with a person, which older programs must not apply"""
+OWNER_VERSION = 4
+"""of events with an owner, which older programs would take for an administrator's"""
 
 Rows = NDArray[np.void]
 """structured, of `row_type`"""
@@ -86,7 +89,7 @@ _NET_UPDATE, _TIMES, _BULK, _UNDOES, _IMMEDIATE, _WEIGHT = 1, 2, 4, 8, 16, 32
 _HEAD = struct.Struct("<BBBhhq")
 _LIVE = struct.Struct("<hQB")
 _DOUBLE = struct.Struct("<d")
-_PERSON = struct.Struct("<Q")
+_ID = struct.Struct("<Q")
 
 
 @cache
@@ -205,7 +208,7 @@ def encode_event(event: Event) -> bytes:
     flags |= event.immediate * _IMMEDIATE | (event.weight != 1.0) * _WEIGHT
     parts = [
         _HEAD.pack(
-            PERSON_VERSION if _has_person(event) else VERSION,
+            _version(event),
             event.kind,
             flags,
             event.before,
@@ -233,9 +236,17 @@ def encode_event(event: Event) -> bytes:
     if event.bulk is not None:
         parts.append(_encode_bulk(event.bulk))
     if _has_person(event):
-        parts.append(_PERSON.pack(event.person))
+        parts.append(_ID.pack(event.person))
         parts += [encode_ints(_personal_steps(update)) for update in updates]
+    elif event.owner:
+        parts.append(_ID.pack(event.owner))
     return b"".join(parts)
+
+
+def _version(event: Event) -> int:
+    if _has_person(event):
+        return PERSON_VERSION
+    return OWNER_VERSION if event.owner else VERSION
 
 
 def _has_person(event: Event) -> bool:
@@ -252,7 +263,7 @@ def _personal_steps(update: Update) -> NDArray[np.int64]:
 def decode_event(seq: int, data: Buffer) -> Event:
     """Decode an event."""
     reader = ByteCursor(data)
-    has_person = data[0] == PERSON_VERSION if len(data) else False
+    version = data[0] if len(data) else VERSION
     kind, flags, before, after, time_us = read_head(reader)
     previous = reader.varint()
     digest, message_id = reader.chunk(), reader.text()
@@ -271,12 +282,14 @@ def decode_event(seq: int, data: Buffer) -> Event:
         seq, kind, time_us, user, channel, digest, message_id, before, after, previous,
         ids, delta, net_update, times, bulk, undoes, bool(flags & _IMMEDIATE), weight,
     )  # fmt: skip
-    return _with_person(reader, event) if has_person else event
+    if version == OWNER_VERSION:
+        return event._replace(owner=_ID.unpack(reader.take(_ID.size))[0])
+    return _with_person(reader, event) if version == PERSON_VERSION else event
 
 
 def _with_person(reader: ByteCursor, event: Event) -> Event:
     """Read the person and the personal steps of an event."""
-    (person,) = _PERSON.unpack(reader.take(_PERSON.size))
+    (person,) = _ID.unpack(reader.take(_ID.size))
     groups, labels = event.delta.steps.shape
     delta = event.delta._replace(personal=decode_ints(reader, groups, labels - 1))
     if event.net_update is event.delta:
@@ -288,9 +301,9 @@ def _with_person(reader: ByteCursor, event: Event) -> Event:
 def read_head(reader: ByteCursor) -> tuple[EventKind, int, int, int, int]:
     """Kind, flags, before, after and time; the rest of the event is not read."""
     version, kind, flags, before, after, time_us = _HEAD.unpack(reader.take(_HEAD.size))
-    if version not in (VERSION, PERSON_VERSION):
+    if not VERSION <= version <= OWNER_VERSION:
         raise StoreVersionError(
-            f"an event of version {version}, this program reads up to {PERSON_VERSION}",
+            f"an event of version {version}, this program reads up to {OWNER_VERSION}",
             hint="use the newer program that wrote it",
         )
     try:

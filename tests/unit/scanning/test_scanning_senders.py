@@ -1,6 +1,7 @@
 """Lists of senders in the mail path: what recipients get, alone and together."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from support.history import recent
@@ -13,6 +14,7 @@ from spamnb.core.policy.senders import ListOwner, SenderList
 from spamnb.core.policy.verdict_headers import as_block
 from spamnb.endpoints.imap.model import MailboxModel
 from spamnb.service.engine.filter import Filter
+from spamnb.service.limits import TeachingRules
 from spamnb.service.scanning.access_lists import AccessLists, parse
 from spamnb.service.scanning.model_session import SessionConfig
 from spamnb.service.scanning.scanner import ScanPolicy
@@ -150,7 +152,8 @@ def test_many_recipients_with_lists_get_one_action(rig, surest):
 
 def test_mail_of_a_mailbox_is_decided_by_the_lists_of_its_user(rig, home, surest):
     """What is read from an IMAP server follows the lists as mail in the mail path does."""
-    mailbox = MailboxModel(rig.model_session, lambda: Filter.open(home, readonly=True))
+    opened = partial(Filter.open, home, readonly=True)
+    mailbox = MailboxModel(rig.model_session, opened, TeachingRules())
     put(rig, "person", "bob", unwanted="a.example", wanted="x@friend.example")
     raw = b"Return-Path: <ann@a.example>\r\n" + surest["ham"]
     passed = (

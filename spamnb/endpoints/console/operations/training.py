@@ -118,7 +118,7 @@ def undo_plan(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     with site.reading() as model, model.store.read() as view:
         plan = _plan(model, view, request)
         newest = (view.event(seq) for seq in plan.events[: request.values["limit"]])
-        facts = [event_facts(event, model.labels) for event in newest if event]
+        facts = [event_facts(view, event, model.labels) for event in newest if event]
     found: dict[str, Any] = {"events": facts, "undoable": len(plan.events)}
     return ApiReply(
         found | {"superseded": len(plan.superseded), "last_event": max(plan.events, default=0)}

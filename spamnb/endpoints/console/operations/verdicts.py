@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from spamnb.core.mail.domains import same_name
-from spamnb.core.model.events import NO_LABEL, label_key
+from spamnb.core.model.events import NO_LABEL
 from spamnb.core.model.verdict import SIGNATURE, Verdict, signature_bytes, signature_text
 from spamnb.core.persons.names import named_person
 from spamnb.endpoints.console.callers import ApiCaller
 from spamnb.endpoints.console.problems import ApiError
 from spamnb.endpoints.console.site import ApiReply, ApiRequest, ConsoleSite
 from spamnb.errors import RefError, UserError
-from spamnb.service.admin.listings import trainings_of, verdict_facts
+from spamnb.service.admin.listings import label_facts, trainings_of, verdict_facts
 from spamnb.service.admin.verdict_search import VerdictQuery, search
+from spamnb.service.engine.message_labels import own_label
 from spamnb.service.feedback.ownership import OwnershipCheck, delivered_to, own_notes
 from spamnb.service.maintenance.attribution import bisect
 from spamnb.service.training.bulk_scoring import verdict_as_dict
@@ -47,10 +48,13 @@ def explain(site: ConsoleSite, request: ApiRequest) -> ApiReply:
             ref = signature_text((own or missing(f"verdict {ref!r}")).signature)
         judging = site.judging(model, person)
         verdict = model.explain(ref or request.message, **judging)
+        digest = model.digest(ref or request.message)
+        with model.store.read() as view:
+            said = label_facts(view, digest, model.labels, named=not request.caller.user)
         count = request.values["without"]
         without = model.without(ref or request.message, count, **judging) if count else []
     facts = [clue._asdict() | _short(changed) for clue, changed in without]
-    return ApiReply(_scored(verdict, None) | {"bias": verdict.bias, "without": facts})
+    return ApiReply(_scored(verdict, None) | {"bias": verdict.bias, "without": facts} | said)
 
 
 def verdicts(site: ConsoleSite, request: ApiRequest) -> ApiReply:
@@ -82,20 +86,24 @@ def verdict(site: ConsoleSite, request: ApiRequest) -> ApiReply:
         recipient = request.caller.user or _only_recipient(entry)
         judging = site.judging(model, recipient)
         now = model.explain(signature_text(entry.signature), **judging)
+        user, rules = request.caller.user, site.config.teaching
+        source = model.source_of(user, rules)._replace(person=judging["person"])
         with model.store.read() as view:
-            mine = view.live(label_key(entry.digest, judging["person"]))
-            live = mine or view.live(entry.digest)
-            known = live is not None and live.label != NO_LABEL
-        trained = model.labels[live.label] if live is not None and known else None
+            said = label_facts(view, entry.digest, model.labels, named=not user)
+            mine = own_label(view, entry.digest, source) if user or source.person else NO_LABEL
+        trained = said["in_force"] if mine == NO_LABEL and not user else None
+        if mine != NO_LABEL:
+            trained = model.labels[mine]
         events = trainings_of(model, entry.digest, _MOST_TRAININGS)
-    user, rules = request.caller.user, site.config.teaching
+    own = [one for one in events if not user or same_name(user, one["user"])]
     return ApiReply(
         verdict_facts(entry)
+        | said
         | {
             "notes": own_notes(entry.notes, user, rules) if user else entry.notes,
             "trained": trained,
-            "training": events[0] if known and events else None,
-            "trainings": [one for one in events if not user or same_name(user, one["user"])],
+            "training": own[0] if trained and own else None,
+            "trainings": own,
             "now": _short(now),
             "person": recipient if judging["person"] else None,
         }

@@ -92,6 +92,8 @@ def notice_of(answer: Mapping[str, Any], subject: str = "", undid: int = 0) -> N
     moved = ""
     if before is not None and after is not None:
         moved = text("receipt.moved", before=percent(before), after=percent(after))
+    if (label := receipt.get("in_force")) and label != receipt["after"]:
+        moved += " " * bool(moved) + text("receipt.in_force", label=label, why=receipt["why"])
     return Notice("done", about + said, moved, receipt["event"] or 0)
 
 
