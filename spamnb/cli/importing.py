@@ -70,7 +70,7 @@ def import_(session: CliSession, /, **given: Any) -> None:
 
     With --from, the counts of another filter are mapped to this model's features. If the mail that
     it was trained with still exists, `train` gives better results. Imported counts alone never mark
-    mail as junk: the model must also learn 20 messages of each label.
+    mail as junk: the model must also learn 3 messages of each label.
     """
     options = _options(given)
     try:

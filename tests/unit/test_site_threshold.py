@@ -111,12 +111,12 @@ SCORES = st.floats(-50, 50)
 
 @given(SCORES, SCORES, st.floats(FLOOR, SHIPPED))
 def test_stretching_keeps_the_order_and_can_be_reversed(one, other, at):
-    """The threshold of the site gets the shipped probability; ham keeps its own."""
+    """The threshold of the site gets the shipped probability; even odds stay even."""
     a, b = (stretched(score, at) for score in sorted((one, other)))
     assert a <= b
     assert plain(stretched(one, at), at) == pytest.approx(one, abs=1e-9)
     assert stretched(at, at) == pytest.approx(SHIPPED)
-    assert one > 0 or stretched(one, at) == one
+    assert stretched(-one, at) == -stretched(one, at)
 
 
 def test_rejecting_needs_the_odds_before_they_were_stretched():

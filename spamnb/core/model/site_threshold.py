@@ -4,7 +4,7 @@ One threshold for all sites is wrong for nearly all: a model that is taught mist
 of most spam, and on most sites no ham comes near the shipped threshold, but on a few some does. So
 the threshold is set where the site's own ham ends (docs/decisions/0070):
 
-    tail     the score that a share of 2 / one_in of the ham exceeds: the quantile USUAL of the
+    tail     the score that a share of 3 / one_in of the ham exceeds: the quantile USUAL of the
              scores of ham, plus an exponential tail of what lies above it; blended with BEGIN by
              ham / (ham + FEW_HAM)
     young    FLOOR + YOUNG / (1 + the taught messages of the rarest label) ^ POWER: nearly all ham
@@ -20,7 +20,8 @@ Scores are counted in steps of `STEP` nats; the counts are sums over events, as 
 model are, so undoing, rewinding and the hosts of a fleet give the same threshold.
 
 The odds of the verdict are stretched (`stretched`) so that the threshold of the site has the
-probability of the shipped one. All costs, also those of domains and persons, apply to these
+probability of the shipped one; those of ham are stretched alike, for a model that is unsure of spam
+is unsure of ham, too. All costs, also those of domains and persons, apply to these
 probabilities, so all thresholds of junk move alike. Rejecting also requires the odds before that.
 """
 
@@ -30,7 +31,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from math import floor, log
+from math import copysign, floor, log
 from typing import Final, NamedTuple
 
 from spamnb.core.model.costs import Costs, Decision, Role, thresholds
@@ -54,7 +55,7 @@ BEGIN: Final = 3.0
 FEW_HAM: Final = 30
 LEAST_HAM: Final = 5
 """With fewer ham in the counts, the threshold is the shipped one."""
-AT_WORST: Final = 2.0
+AT_WORST: Final = 3.0
 """The tail is set for a share of AT_WORST / one_in: the young threshold and the weights make the
 ham lost a tenth of what the tail says."""
 
@@ -197,25 +198,23 @@ def _tail(ham: Sequence[int], share: float) -> float:
 
 def stretched(log_odds: float, threshold: float) -> float:
     """Return the log-odds of the verdict; the threshold becomes the shipped one."""
-    if log_odds <= 0:
-        return log_odds
-    if log_odds <= threshold:
+    size = abs(log_odds)
+    if size <= threshold:
         return log_odds * (SHIPPED / threshold)
-    return log_odds + (SHIPPED - threshold)
+    return copysign(size + (SHIPPED - threshold), log_odds)
 
 
 def plain(log_odds: float, threshold: float) -> float:
     """Return the log-odds before they were stretched."""
-    if log_odds <= 0:
-        return log_odds
-    if log_odds <= SHIPPED:
+    size = abs(log_odds)
+    if size <= SHIPPED:
         return log_odds * (threshold / SHIPPED)
-    return log_odds - (SHIPPED - threshold)
+    return copysign(size - (SHIPPED - threshold), log_odds)
 
 
 def stretch_factor(log_odds: float, threshold: float) -> float:
     """Return the factor that stretches the scores of a message with these log-odds of spam."""
-    if threshold >= SHIPPED or log_odds <= 0:
+    if threshold >= SHIPPED or log_odds == 0:
         return 1.0
     return stretched(log_odds, threshold) / log_odds
 

@@ -34,10 +34,11 @@ Fallback = Literal["head", "deliver", "defer"]
 MAIL_ACTIONS: tuple[MailAction, ...] = get_args(MailAction)
 """From the mildest to the harshest."""
 ALWAYS_EXEMPT = frozenset(("postmaster", "abuse"))
-LEAST_MESSAGES = 20
+LEAST_MESSAGES = 3
 """Messages of each label that the model must have learnt itself before a decision may be stronger
-than unsure. A model of fewer messages fits only these, and a model of imported counts fits only the
-mail of another filter."""
+than unsure: a model of imported counts fits only the mail of another filter. A young model is
+limited by the threshold of the site. Users who correct mistakes only teach twenty ham in months:
+with 20, nearly nothing was filed (docs/decisions/0071)."""
 
 
 @dataclass(frozen=True, slots=True)

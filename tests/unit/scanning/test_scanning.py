@@ -13,7 +13,7 @@ from support.scanning import ENVELOPE, HARSH, as_delivered, fields, raws, reques
 
 from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.policy.actions import ActionMap, ActionPolicy
+from spamnb.core.policy.actions import LEAST_MESSAGES, ActionMap, ActionPolicy
 from spamnb.core.policy.verdict_headers import add_to_message, as_block
 from spamnb.errors import SettingsError, StoreFullError
 from spamnb.service.engine.filter import OWNER, Filter
@@ -138,12 +138,12 @@ def test_a_model_of_imported_counts_alone_is_never_sure(scan_rig, tmp_path, sure
 
 
 def test_a_young_model_is_never_sure(scan_rig, tmp_path, surest):
-    """Rule 9: below 20 messages of both labels nothing is stronger than unsure, and it says why."""
+    """Rule 9: while a label is hardly learnt nothing is stronger than unsure, and it says why."""
     home = tmp_path / "young"
     with Filter.open(home, create=True) as model:
         for raw in raws("spam", 0, 40):
             model.learn(raw, "spam")
-        for raw in raws("ham", 0, 19):
+        for raw in raws("ham", 0, LEAST_MESSAGES - 1):
             model.learn(raw, "ham")
         model.correct(surest["spam"], "spam")
         assert model.score(surest["spam"]).decision in ("junk", "reject")
