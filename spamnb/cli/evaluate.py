@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from spamnb.cli.evaluate_decisions import evaluate_decisions
 from spamnb.cli.evaluate_labels import evaluate_by_label
 from spamnb.cli.evaluate_persons import PEOPLE, evaluate_persons
 from spamnb.cli.help import command
@@ -38,6 +39,7 @@ spamnb evaluate --compare a.json b.json            ... and compare two runs
 spamnb evaluate --apply ham/ spam/                 store costs that meet `ham_loss.one_in`
 spamnb evaluate --plain collection/                plain text documents with other labels
 spamnb evaluate --world conflict ham/ spam/        persons who want different mail
+spamnb evaluate --decisions --feedback errors --answered 0.3 ham/ spam/   what users see
 """
 
 
@@ -96,6 +98,18 @@ spamnb evaluate --world conflict ham/ spam/        persons who want different ma
               help="Number of persons of --world.")  # fmt: skip
 @click.option("--persons", metavar="FILE", help="Like --world, with the persons and deliveries of "
               "FILE, one delivery per line: PATH PERSON LABEL.")  # fmt: skip
+@click.option("--decisions", is_flag=True, help="Judge each message as the daemon would, with the "
+              "threshold that the mail sets, and count what is filed; with --feedback errors users "
+              "correct wrong and unsure verdicts. bogofilter is judged alike if it is "
+              "installed.")  # fmt: skip
+@click.option("--answered", type=Number(0, 1), default=1.0, show_default=True, metavar="SHARE",
+              help="Share of the mistakes that users correct, or of all messages with --feedback "
+              "full.")  # fmt: skip
+@click.option("--late", type=Number(0, 1e9), default=0.0, show_default=True, metavar="SECONDS",
+              help="Time from a message to its label.")  # fmt: skip
+@click.option("--apart", type=Number(0, 1e9), default=900.0, show_default=True, metavar="SECONDS",
+              help="Time between two messages: one that is not moved for a day is presumed to "
+              "be in its place.")  # fmt: skip
 @pass_session
 @click.pass_context
 def evaluate(ctx: click.Context, session: CliSession, /, **given: Any) -> None:
@@ -109,6 +123,11 @@ def evaluate(ctx: click.Context, session: CliSession, /, **given: Any) -> None:
     _refuse_idle(ctx, given)
     if given["compare"]:
         _compare(*given["compare"], json_file=given["json_file"])
+        return
+    if given["decisions"]:
+        settings = session.settings.ham_loss
+        one_in = given["one_in"] or settings.one_in if settings.site_threshold else 0
+        evaluate_decisions(_options(session, given | {"protocol": "online"}), given, one_in)
         return
     if given["world"] or given["persons"]:
         evaluate_persons(_options(session, given | {"protocol": "online"}), given)
@@ -144,6 +163,9 @@ _ADD: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "delay": ("--feedback delayed", lambda given: given["feedback"] == "delayed"),
     "share": ("--feedback partial", lambda given: given["feedback"] == "partial"),
     "scores": ("--json FILE", lambda given: given["json_file"]),
+    "answered": ("--decisions", lambda given: given["decisions"]),
+    "late": ("--decisions", lambda given: given["decisions"]),
+    "apart": ("--decisions", lambda given: given["decisions"]),
     "people": ("--world", lambda given: given["world"]),
     "prior_file": ("HAM and SPAM", lambda given: not _is_of_others(given)),
     "against_rest": ("--label or --plain", lambda given: given["labelled"] or given["plain"]),

@@ -1,0 +1,250 @@
+"""What users see of a filter: how much spam is filed, how much ham, and what they have to correct.
+
+Messages come one after the other, on a simulated clock. Each is judged as the daemon judges it: by
+the threshold that the mail of the site has set so far (`core.model.site_threshold`), and at most as
+unsure until enough is learnt. Then the user learns of it: with `errors` users correct a share of
+the wrong and unsure verdicts, with `full` a share of all messages is taught; labels come late.
+A message without a label settles as it does in the daemon. bogofilter is judged by the same rules.
+
+Failure: UserError for a wrong share, or if bogofilter fails.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from spamnb.core.model.costs import BINARY, Costs, Decision
+from spamnb.core.model.events import Ints
+from spamnb.core.model.site_threshold import (
+    SHIPPED,
+    ScoreCounts,
+    ScoredMessage,
+    count_scores,
+    decide_stretched,
+    site_threshold,
+    stretched,
+)
+from spamnb.core.policy.actions import LEAST_MESSAGES, limit_while_untrained
+from spamnb.lab import bogofilter
+from spamnb.lab.statistics.metrics import Bools, auc, calibration_error
+from spamnb.lab.trial import Labelled, Options, Samples, Trial, read_samples
+from spamnb.service.engine.filter import ONE_IN
+
+Teaching = Literal["errors", "full"]
+_FIRST = (100, 300)
+_RECOUNT = 10
+"""messages after which the scores are counted again; the daemon counts every 30 seconds"""
+_WARM = 1000
+"""messages before those whose calibration is measured"""
+_FILED: tuple[Decision, ...] = ("junk", "reject")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The users and the mail of a simulated site."""
+
+    teaching: Teaching = "errors"
+    answered: float = 1.0
+    """the share of mistakes that users correct, or of all messages that are taught"""
+    late_s: float = 0.0
+    """time from a message to its label"""
+    apart_s: float = 900.0
+    """time between two messages"""
+    one_in: int = ONE_IN
+    """the target of the site's threshold; 0: the shipped threshold"""
+    least: int = LEAST_MESSAGES
+    """messages of each label before mail is filed"""
+    seed: int = 1
+    """of the choice of mistakes that are corrected"""
+
+
+class ScoredDecision(NamedTuple):
+    """Score and decision of a message."""
+
+    log_odds: float
+    """before stretching"""
+    threshold: float
+    decision: Decision
+
+
+class Judge(Protocol):
+    """A filter that is judged."""
+
+    def judge(self, index: int, now_us: int) -> ScoredDecision:
+        """Judge a message."""
+
+    def teach(self, index: int, now_us: int) -> None:
+        """Learn the label of a message that was judged before."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionFigures:
+    """What a filter did with a stream of mail."""
+
+    filter: str
+    ham: int
+    spam: int
+    spam_filed: int
+    spam_delivered: int
+    ham_filed: int
+    ham_unsure: int
+    corrections: int
+    filed_of_first: dict[int, tuple[int, int]]
+    """of the first messages: spam filed, and spam"""
+    ham_filed_of_first: dict[int, int]
+    auc_complement_percent: float | None
+    calibration_error: float | None
+    """of the messages after the first thousand; None if there are none"""
+    threshold: float
+    """the junk threshold at the end, in nats"""
+
+    @property
+    def filed_percent(self) -> float:
+        """Return the share of the spam that was filed as junk."""
+        return 100 * self.spam_filed / max(self.spam, 1)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the figures as values that JSON can represent."""
+        return asdict(self) | {"filed_percent": self.filed_percent}
+
+
+def decisions_of(
+    messages: Iterable[Labelled], options: Options, site: Site, *, beside: bool
+) -> list[DecisionFigures]:
+    """Return the figures of spamnb, and with `beside` those of bogofilter, in the order given."""
+    rows = list(messages)
+    samples = read_samples(rows, options)
+    found = [play(samples, options, site)]
+    if beside:
+        found.append(play_bogofilter([raw for raw, _ in rows], samples.truth, site))
+    return found
+
+
+def play(samples: Samples, options: Options, site: Site) -> DecisionFigures:
+    """Return the figures of spamnb."""
+    judge = _SpamnbJudge(samples, options, site)
+    return _played("spamnb", judge, samples.truth, site, options.progress)
+
+
+def play_bogofilter(raws: Sequence[bytes], truth: Ints, site: Site) -> DecisionFigures:
+    """Return the figures of bogofilter, with its default settings."""
+    with tempfile.TemporaryDirectory() as folder:
+        judge = _BogofilterJudge(raws, truth, bogofilter.Bogofilter(folder))
+        return _played("bogofilter", judge, truth, site)
+
+
+def _played(
+    name: str,
+    judge: Judge,
+    truth: Ints,
+    site: Site,
+    progress: Callable[[int, int], None] | None = None,
+) -> DecisionFigures:
+    count, spam = len(truth), (truth == 1).tolist()
+    answers = (np.random.default_rng((site.seed, 99)).random(count) < site.answered).tolist()
+    waiting: deque[tuple[int, int]] = deque()
+    judged: list[ScoredDecision] = []
+    corrections = 0
+    apart_us, late_us = round(site.apart_s * 1e6), round(site.late_s * 1e6)
+    for index in range(count):
+        now = (index + 1) * apart_us
+        while waiting and waiting[0][0] < now:
+            due, earlier = waiting.popleft()
+            judge.teach(earlier, due)
+        one = judge.judge(index, now)
+        judged.append(one)
+        is_wrong = one.decision == "unsure" or (one.decision in _FILED) != spam[index]
+        corrections += is_wrong and answers[index]
+        if answers[index] and (is_wrong or site.teaching == "full"):
+            waiting.append((now + late_us, index))
+        if progress:
+            progress(index + 1, count)
+    return _figures(name, judged, np.array(spam, bool), corrections)
+
+
+def _figures(
+    name: str, judged: list[ScoredDecision], spam: Bools, corrections: int
+) -> DecisionFigures:
+    filed = np.array([one.decision in _FILED for one in judged], bool)
+    unsure = np.array([one.decision == "unsure" for one in judged], bool)
+    odds = np.array([one.log_odds for one in judged], np.float64)
+    shown = np.array([stretched(one.log_odds, one.threshold) for one in judged], np.float64)
+    P = 1 / (1 + np.exp(-np.clip(shown, -700, 700)))
+    later = slice(_WARM, None)
+    return DecisionFigures(
+        filter=name,
+        ham=int((~spam).sum()),
+        spam=int(spam.sum()),
+        spam_filed=int((filed & spam).sum()),
+        spam_delivered=int((~filed & ~unsure & spam).sum()),
+        ham_filed=int((filed & ~spam).sum()),
+        ham_unsure=int((unsure & ~spam).sum()),
+        corrections=corrections,
+        filed_of_first={n: (int((filed & spam)[:n].sum()), int(spam[:n].sum())) for n in _FIRST},
+        ham_filed_of_first={n: int((filed & ~spam)[:n].sum()) for n in _FIRST},
+        auc_complement_percent=100 * (1 - auc(spam, odds)) if 0 < spam.sum() < len(spam) else None,
+        calibration_error=calibration_error(spam[later], P[later]) if len(P) > _WARM else None,
+        threshold=judged[-1].threshold if judged else SHIPPED,
+    )
+
+
+class _SpamnbJudge:
+    """spamnb with the threshold of the site."""
+
+    def __init__(self, samples: Samples, options: Options, site: Site) -> None:
+        self._trial = Trial(samples, samples.truth, options)
+        self._truth = samples.truth.tolist()
+        self._costs, self._site = options.costs or Costs(), site
+        self._seen: list[ScoredMessage] = []
+        self._taught = [0, 0]
+        self._counts: ScoreCounts | None = None
+
+    def judge(self, index: int, now_us: int) -> ScoredDecision:
+        z = self._trial.score([index])[0]
+        log_odds = float(z[1] - z[0])
+        threshold = self._threshold(now_us)
+        shown = stretched(log_odds, threshold)
+        decision = decide_stretched(shown, threshold, self._costs)
+        decision = limit_while_untrained(decision, min(self._taught), self._site.least)
+        filed = None if decision == "unsure" else decision in _FILED
+        self._seen.append(ScoredMessage(now_us, log_odds, filed))
+        return ScoredDecision(log_odds, threshold, decision)
+
+    def teach(self, index: int, now_us: int) -> None:  # noqa: ARG002 - the protocol's signature
+        self._trial.train([index])
+        label = self._truth[index]
+        self._taught[label] += 1
+        self._seen[index] = self._seen[index]._replace(said=BINARY[label])
+
+    def _threshold(self, now_us: int) -> float:
+        if not self._site.one_in:
+            return SHIPPED
+        if self._counts is None or len(self._seen) % _RECOUNT == 0:
+            self._counts = count_scores(reversed(self._seen), now_us)
+        return site_threshold(self._counts, min(self._taught), self._site.one_in)
+
+
+class _BogofilterJudge:
+    """bogofilter: unsure between its two thresholds."""
+
+    def __init__(self, raws: Sequence[bytes], truth: Ints, program: bogofilter.Bogofilter) -> None:
+        self._raws, self._truth, self._program = raws, truth.tolist(), program
+
+    def judge(self, index: int, now_us: int) -> ScoredDecision:  # noqa: ARG002 - the protocol's signature
+        p = self._program.score(self._raws[index])
+        bounded = min(max(p, 1e-9), 1 - 1e-9)
+        decision: Decision = "unsure"
+        if p >= bogofilter.SPAM:
+            decision = "junk"
+        elif p <= bogofilter.HAM:
+            decision = "deliver"
+        return ScoredDecision(float(np.log(bounded / (1 - bounded))), SHIPPED, decision)
+
+    def teach(self, index: int, now_us: int) -> None:  # noqa: ARG002 - the protocol's signature
+        self._program.learn(self._raws[index], spam=self._truth[index] == 1)
