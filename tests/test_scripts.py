@@ -51,6 +51,7 @@ SHORT = {
     "bench/foreign": (["--short", "--orders", "1"], "replayed", (0,)),
     "bench/labels": (["--short"], "LinearSVC, tf-idf  each against rest", (0,)),
     "bench/memory": (["--messages", "2000"], "RssAnon, all processes", (0,)),
+    "bench/mixed": (["--cases", "2000", "--rounds", "1"], "of scikit-learn's together", (0,)),
     "bench/persons": (["--persons", "20", "--labels", "1"], "1000 recipients", (0,)),
     "bench/path_length": ([], "correction ", (0,)),
     "bench/prior": (["--short"], "prior of the other half", (0,)),

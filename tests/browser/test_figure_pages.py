@@ -88,7 +88,7 @@ def test_the_slider_moves_the_numbers_without_requests(judged, browser):
         page = opened.log_in("root", "/whatif")
         requests = []
         page.on("request", lambda one: requests.append(one.url))
-        slider = page.get_by_label("Junk from this threshold on")
+        slider = page.get_by_label("Junk above this threshold")
         mark = page.locator("svg.desk path.mark")
         before = mark.get_attribute("transform")
         slider.focus()

@@ -137,14 +137,14 @@ def test_steps_add_up_and_end_with_the_present():
 @pytest.fixture(scope="module")
 def taught(rig):
     """Twelve messages that were judged, each otherwise, and then taught as ham."""
-    api = rig.api
     words = "meeting cheap agenda pills notes viagra hello offer the buy now free"
+    api = rig.api
     for number in range(10):
         spam = f"Subject: more\n\ncheap pills viagra offer buy now free {number}\n".encode()
         assert api.post("/teach", spam, label="spam").status == 200
     for number in range(12):
         send(rig.daemon.port(), " ".join(words.split()[: number + 1]), f"more {number}")
-    rows = api.found(12, q="more")
+    rows, api = rig.api.found(12, q="more"), rig.api
     for row in rows:
         assert api.post("/teach", {"label": "ham", "ref": row["signature"]}).status == 200
     return rows

@@ -5,6 +5,7 @@ from typing import get_args
 
 import pytest
 
+from spamnb.core.model.events import EventKind
 from spamnb.endpoints.console.event_stream import KEPT
 from spamnb.endpoints.console.pages import rendering
 from spamnb.endpoints.console.pages.live import live_rows, mail_flow, shown_outcomes
@@ -125,6 +126,12 @@ def test_each_action_of_the_log_has_its_word():
     names = {key.partition(".")[2] for key in TEXTS if key.startswith("action.")}
     assert names == {*get_args(Action), "advise"}
     assert TEXTS["action.keep"] == "in quarantine"
+
+
+def test_each_kind_of_event_has_its_words():
+    """The page of the trainings shows every event of the journal."""
+    names = {key.partition(".")[2] for key in TEXTS if key.startswith("event.")}
+    assert names == {*(kind.name.lower() for kind in EventKind), "number"}
 
 
 def test_the_names_of_a_sender_are_those_of_author_and_envelope():

@@ -210,6 +210,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "event.undo": "undid event {undoes}",
     "event.import": "counts imported",
     "event.expire": "old words deleted",
+    "event.scores": "scores of this site's mail counted",
+    "event.erased": "event of an erased person",
     "event.number": "event {event}",
     "undo_event": "Undo event {event}",
     "influence.title": "Which trainings made it so",
