@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from spamnb.core.model.events import Recipe
+    from spamnb.lab.expectation import Expectation
     from spamnb.service.engine.requests import Source
     from spamnb.service.training.sources import MailSource
     from spamnb.service.training.trainer import Progress, Summary, TrainingOptions
@@ -61,6 +63,9 @@ spamnb train --kind multinomial ham/ spam/         create a classical model
     help="Choose for each label the score above which it is assigned, by cross-validation on this "
     "mail. Useful for labels other than ham and spam, especially rare ones.",
 )
+@click.option("--expect", "says_what_to_expect", is_flag=True, help="Score this mail by "
+              "cross-validation: sets the threshold of junk until there are verdicts, and says "
+              "how much would have been filed. Always done with --labels.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
               help="Number of processes; 0 is one per core.")  # fmt: skip
 @click.option("--person", default="", metavar="NAME", help="Train for this person: an address or a "
@@ -79,6 +84,7 @@ def train(
     labels_by: str | None,
     yes: bool,
     thresholds: bool,
+    says_what_to_expect: bool,
     jobs: int,
     person: str,
     as_json: bool,
@@ -88,13 +94,13 @@ def train(
     Creates the model if it does not exist. Messages that were already trained change nothing, so an
     interrupted run can be repeated. Unreadable messages are counted and skipped.
     """
-    given = (*labelled, *_folders_in(classes))
-    sources = _sources(folders, given, labels_by, thresholds=thresholds, yes=yes)
+    named = (*labelled, *_folders_in(classes))
+    sources = _sources(folders, named, labels_by, thresholds=thresholds, yes=yes)
     recipe = _recipe(session, sources, kind, no_vocabulary=no_vocabulary, plain=plain)
     prior = session.settings.model.prior and not no_prior
     from spamnb.service.training.trainer import train as learn
 
-    training_options = _options(session, jobs, person, prior=prior)
+    how = _options(session, jobs, person, prior=prior)
     with progress_bar("learning") as bar:
 
         def show(now: Progress) -> None:
@@ -106,15 +112,13 @@ def train(
             summary = _through(session, (daemon, person), sources, (recipe, prior), show)
         else:
             summary = learn(
-                session.home,
-                sources,
-                recipe=recipe,
-                training_options=training_options,
-                progress=show,
+                session.home, sources, recipe=recipe, training_options=how, progress=show
             )
     nothing = summary.unreadable == summary.messages
     chosen = _chosen(session, sources, jobs) if thresholds and not nothing else {}
-    _report(summary, session.home, chosen, as_json=as_json)
+    judged = (labels_by or says_what_to_expect) and not (nothing or person)
+    expected = _expected(session, sources, jobs, prior=prior) if judged else None
+    _report(summary, session.home, chosen, expected, as_json=as_json)
     if nothing:
         raise CorpusError(
             f"none of the {summary.messages} files could be read as mail",
@@ -273,6 +277,45 @@ def _chosen(
     return chosen
 
 
+def _expected(
+    session: CliSession, sources: list[tuple[str, MailSource]], jobs: int, *, prior: bool
+) -> Expectation | None:
+    """Return what to expect of mail like this, and store the scores that say so."""
+    from spamnb.cli.daemon_client import asking, source_fields
+    from spamnb.lab.expectation import FEWEST, MOST, expect
+    from spamnb.lab.sources import read_each, shuffled
+    from spamnb.lab.trial import Options
+    from spamnb.service.engine.site_scores import has_threshold
+    from spamnb.service.maintenance.prior import shipped_prior
+    from spamnb.service.training.sources import spans
+    from spamnb.service.training.worker_pool import cores
+
+    recipe, settings = _recipe_there(session.home), session.settings
+    assert recipe is not None, "it was trained a moment ago"
+    if not has_threshold(recipe):
+        return None
+    options = Options(
+        local=settings.local,
+        costs=settings.costs,
+        constants={name: getattr(recipe, name) for name in ("alpha", "kappa", "r", "eta")},
+        prior=shipped_prior()[0] if prior else None,
+        jobs=jobs or cores(),
+    )
+    named = [(span.name, (span, label)) for label, source in sources for span in spans(source)]
+    drawn = shuffled(named, 1)[:MOST]
+    with progress_bar("judging by cross-validation") as bar:
+        if bar:
+            options = replace(options, progress=lambda done, total: bar(done, total, ""))
+        found = expect(read_each(drawn, lambda _: None), options, settings.ham_loss.aimed_at)
+    if found is None:
+        warn(f"fewer than {FEWEST} messages of a label: not enough to say what to expect")
+        return None
+    ham, spam = list(found.counts.ham), list(found.counts.spam)
+    with asking(session, long=True) as client:
+        client.ask("scores", ham=ham, spam=spam, **source_fields())
+    return found
+
+
 def _recipe_there(home: Path) -> Recipe | None:
     from spamnb.store.lmdb.store import open_store
 
@@ -314,11 +357,18 @@ def refuse_odd(labels: tuple[str, ...]) -> None:
         ) from error
 
 
-def _report(summary: Summary, home: Path, chosen: dict[str, float], *, as_json: bool) -> None:
+def _report(
+    summary: Summary,
+    home: Path,
+    chosen: dict[str, float],
+    expected: Expectation | None,
+    *,
+    as_json: bool,
+) -> None:
     if as_json:
-        say_json(
-            summary.as_dict() | {"home": str(home)} | ({"thresholds": chosen} if chosen else {})
-        )
+        found: dict[str, object] = {"thresholds": chosen} if chosen else {}
+        found |= {"expected": expected.as_dict()} if expected else {}
+        say_json(summary.as_dict() | {"home": str(home)} | found)
         return
     for line in summary.unreadable_paths[:SHOWN_UNREADABLE]:
         warn(f"skipped {line}")
@@ -338,4 +388,6 @@ def _report(summary: Summary, home: Path, chosen: dict[str, float], *, as_json: 
     say(f"{summary.messages} messages ({given}) in {summary.seconds:.1f} s: {', '.join(parts)}")
     for label, at in chosen.items():
         say(f"threshold of {safe(label)}: {1 / (1 + exp(-at)):.4f}")
+    if expected:
+        say(str(expected))
     say(f"the model is in {safe(str(home))}")

@@ -1,9 +1,13 @@
 """`spamnb train --labels`: mixed mail is trained by the labels that it has already."""
 
+import re
 import shutil
 
 import pytest
-from support.cli import SAMPLE, spamnb
+from support.cli import HAM, SAMPLE, SPAM, spamnb
+from support.daemon import serve
+
+from spamnb.core.model.site_threshold import SHIPPED
 
 
 @pytest.fixture
@@ -67,3 +71,54 @@ def test_what_gives_no_labels_is_refused(tmp_path, maildir, arguments, reason):
     assert done.code != 0
     assert reason in done.err
     assert not (tmp_path / "home").exists()
+
+
+EXPECTED = re.compile(
+    r"of your ([\d,]+) spam ([\d,]+) would have been filed as junk, of ([\d,]+) ham ([\d,]+|none) "
+    r"\(cross-validation; junk from (\d\.\d\d) nats on\)"
+)
+
+
+def test_sorted_mail_sets_the_threshold_and_says_what_to_expect(tmp_path):
+    """One sentence, one event that can be undone; the same mail again changes nothing."""
+    home, root = tmp_path / "home", tmp_path / "Maildir"
+    for folder, label in ((".Friends", "ham"), (".Junk", "spam")):
+        (root / folder / "new").mkdir(parents=True)
+        shutil.copytree(SAMPLE / label, root / folder / "cur")
+    done = spamnb(home, "train", "--labels", "folders", "--yes", root)
+    assert done.code == 0, done.err
+    spam, filed, ham, lost, nats = EXPECTED.search(done.out).groups()
+    assert int(spam) > int(filed) > int(spam) / 2
+    assert int(ham) > 100
+    assert lost == "none" or int(lost) < int(ham) / 50
+    assert float(nats) < SHIPPED
+    assert f"junk from {nats} nats on" in spamnb(home, "status").out
+    [newest] = spamnb(home, "journal", "--limit", "1", "--json").json
+    assert newest["kind"] == "scores"
+    again = spamnb(home, "train", "--labels", "folders", "--yes", root)
+    assert EXPECTED.search(again.out).groups() == (spam, filed, ham, lost, nats)
+    assert spamnb(home, "journal", "--limit", "1", "--json").json == [newest]
+    assert spamnb(home, "undo", str(newest["event"])).code == 0
+    assert f"junk from {SHIPPED:.2f} nats on" in spamnb(home, "status").out
+
+
+def test_too_little_mail_says_nothing(tmp_path, maildir):
+    """Of eleven spam nothing can be expected, and the threshold stays the shipped one."""
+    home = tmp_path / "home"
+    done = spamnb(home, "train", "--labels", "folders", "--yes", maildir)
+    assert "not enough to say what to expect" in done.err
+    assert f"junk from {SHIPPED:.2f} nats on" in spamnb(home, "status").out
+
+
+def test_a_daemon_stores_the_scores(tmp_path):
+    """The daemon writes the model; with --expect, folders of one label are judged, too."""
+    home = tmp_path / "home"
+    with serve(tmp_path, "--create").ready() as daemon:
+        done = spamnb(home, "train", "--expect", "--json", HAM, SPAM)
+        assert done.code == 0, done.err
+        expected = done.json[0]["expected"]
+        assert 0 < expected["spam_filed"] <= expected["spam"]
+        assert expected["threshold"] < SHIPPED
+        status = spamnb(home, "status").out
+        assert f"junk from {expected['threshold']:.2f} nats on" in status
+        assert daemon.stop() == 0

@@ -5,10 +5,10 @@ from support.fleet import everything, joined
 from support.fleet_storm import letter
 from support.history import entry
 
-from spamnb.core.model.site_threshold import SETTLED_US, SHIPPED
+from spamnb.core.model.site_threshold import BINS, SETTLED_US, SHIPPED
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import new_recipe
-from spamnb.service.engine.score_watch import ScoreWatch
+from spamnb.service.engine.score_watch import ScoreWatch, store_trained_scores
 from spamnb.store.fleet.body import SCORES_VERSION
 from spamnb.store.fleet.memory_log import MemoryLog
 from spamnb.store.history.verdict_history import History
@@ -85,10 +85,27 @@ def test_all_hosts_derive_one_threshold_from_all_verdicts(tmp_path, log):
         model.history.close()
 
 
+def test_a_training_on_one_host_sets_the_threshold_of_all(tmp_path, log):
+    """The scores of sorted mail that one host trained count on every host."""
+    one, two = models = hosts(log, tmp_path)
+    log.put_level(SCORES_VERSION)
+    taught(one)
+    followed(models)
+    ham = tuple(10 * (step < 8) for step in range(BINS))
+    assert store_trained_scores(one, ham, (0,) * BINS, "root", NOW)
+    followed(models)
+    first, second = thresholds(models)
+    assert first == second < SHIPPED
+    assert everything(one.store) == everything(two.store)
+    for model in models:
+        model.history.close()
+
+
 def test_a_fleet_with_older_hosts_counts_nothing(tmp_path, log):
     """A host that cannot read the counts must not get them."""
     one, two = hosts(log, tmp_path, level=1)
     taught(one)
     assert ScoreWatch().look(one, NOW) is None
+    assert not store_trained_scores(one, (20,) + (0,) * (BINS - 1), (0,) * BINS, "root", NOW)
     for model in (one, two):
         model.history.close()

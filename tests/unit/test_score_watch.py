@@ -6,10 +6,10 @@ import pytest
 from support.stores import picture
 
 from spamnb.core.model.events import EventKind
-from spamnb.core.model.site_threshold import SETTLED_US, SHIPPED
+from spamnb.core.model.site_threshold import BINS, NO_SCORES, SETTLED_US, SHIPPED
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import OWNER, Filter
-from spamnb.service.engine.score_watch import ScoreWatch, scored_message
+from spamnb.service.engine.score_watch import ScoreWatch, scored_message, store_trained_scores
 from spamnb.service.engine.site_scores import past_thresholds, read_counts, threshold_of
 from spamnb.service.maintenance.export_import import create, export, merge, read_export, recipe_of
 from spamnb.service.maintenance.rewind import relearn, rewind
@@ -196,3 +196,24 @@ def test_a_store_without_changes_is_the_same(model):
     ScoreWatch().look(model, LATER)
     with model.store.read() as view:
         assert picture(view) == before
+
+
+def test_scores_of_a_training_are_an_event_of_their_own(model):
+    """They set the threshold before any verdict, are replaced by newer ones, and can be undone."""
+    taught(model, 40)
+    ham = tuple(10 * (step < 8) for step in range(BINS))
+    none = (0,) * BINS
+    assert store_trained_scores(model, ham, none, "root", LATER)
+    first = threshold(model)
+    assert first < SHIPPED
+    assert not store_trained_scores(model, ham, none, "root", LATER)
+    high = tuple(10 * (step < 40) for step in range(BINS))
+    assert store_trained_scores(model, high, none, "root", LATER)
+    assert threshold(model) > first
+    with model.store.read() as view:
+        found = list(past_thresholds(view, model.recipe, model.one_in))
+    assert [one.log_odds for one in found] == [threshold(model), first]
+    assert counts(model) == NO_SCORES
+    model.undo(found[0].event)
+    assert kinds(model)[-1] == EventKind.UNDO
+    assert threshold(model) == first

@@ -140,3 +140,16 @@ def test_scores_out_of_range_are_counted():
     """Scores have no limits."""
     counts = count_scores([kept(-inf), kept(inf), kept(1e300), kept(-1e300)], NOW)
     assert sum(counts.kept) == 4
+
+
+def test_scores_of_a_training_count_until_there_are_verdicts():
+    """They set the first threshold; a full window of verdicts leaves nothing of them."""
+    trained = count_scores([said(4.0 + number % 8 / 10, "ham") for number in range(50)], NOW)
+    none = site_threshold(NO_SCORES, MANY, 1000)
+    assert none == site_threshold(NO_SCORES, MANY, 1000, trained) == SHIPPED
+    easy = count_scores([said(one.score, "ham") for one in EASY], NOW)
+    assert site_threshold(NO_SCORES, MANY, 1000, easy) == threshold(EASY)
+    some = site_threshold(easy, MANY, 1000, trained)
+    full = count_scores([kept(-4 + number % 30 / 10) for number in range(WINDOW)], NOW)
+    assert some > threshold(EASY)
+    assert site_threshold(full, MANY, 1000, trained) == site_threshold(full, MANY, 1000)

@@ -5,6 +5,7 @@
     forget  bytes or refs                           remove a message's training
     undo    event, waiting                          undo an event, or a correction that waits
     batch   sizes, labels, bytes, person            sorted mail of `train`                admins
+    scores  ham, spam                               the scores of that mail, by step      admins
     sender  word, sender, bytes or refs, domain     set a sender's word; without word remove it
     senders domain                                  the list of wanted and unwanted senders
     status, metrics                                 state; metrics in Prometheus format
@@ -36,6 +37,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from spamnb.core.model.site_threshold import BINS
 from spamnb.core.policy.sender_evidence import warning_of
 from spamnb.errors import RefusedError, StoreMissingError, UserError
 from spamnb.service.admin.bypass import turn_bypass
@@ -68,6 +70,7 @@ from spamnb.service.admin.time_machine import RELEARN, REWIND, relearn, rewind
 from spamnb.service.engine.clock import iso, now_us
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Source
+from spamnb.service.engine.score_watch import store_trained_scores
 from spamnb.service.feedback.spool import SpoolFile
 from spamnb.service.foreign.formats import dump_digest, read_dump
 from spamnb.service.foreign.mapper import DumpOptions
@@ -226,6 +229,24 @@ def _batch(admin: Administration, request: AdminRequest, fields: Header) -> Admi
     with admin.model.service() as service:
         receipts = service.batch(messages, _source(request, fields), fields["person"])
     return AdminResponse(_tally(receipts))
+
+
+def _scores(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
+    """Store the scores that a training found by cross-validation; they set the threshold."""
+    ham, spam = (_steps(fields, name) for name in ("ham", "spam"))
+    user = _source(request, fields).user
+    with admin.model.service() as service:
+        changed = store_trained_scores(service.model, ham, spam, user, now_us())
+    admin.forget_facts()
+    return AdminResponse({"changed": changed})
+
+
+def _steps(fields: Header, name: str) -> tuple[int, ...]:
+    found = fields[name]
+    good = isinstance(found, list) and len(found) == BINS
+    if not good or not all(type(count) is int and 0 <= count < 1 << 31 for count in found):
+        raise UserError(f"`{name}` must be {BINS} counts")
+    return tuple(found)
 
 
 def _source(request: AdminRequest, fields: Header) -> Source:
@@ -414,6 +435,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "sender": Operation(_sender, fields=SENDER),
     "senders": Operation(_senders, fields=SENDERS),
     "batch": Operation(_batch, "admins", SOURCE | {"sizes": anything, "labels": anything}),
+    "scores": Operation(_scores, "admins", SOURCE | {"ham": anything, "spam": anything}),
     "status": Operation(_status),
     "metrics": Operation(_metrics),
     "bypass": Operation(_bypass, "admins", {"on": boolean}),

@@ -17,6 +17,7 @@ from spamnb.core.mail.domains import domain_of
 from spamnb.core.model.costs import roles_of
 from spamnb.core.model.events import NO_LABEL
 from spamnb.core.model.site_threshold import (
+    NO_SCORES,
     SHIPPED,
     WINDOW,
     ScoredMessage,
@@ -24,7 +25,15 @@ from spamnb.core.model.site_threshold import (
     plain,
 )
 from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.site_scores import has_threshold, read_counts, scores_load, threshold_of
+from spamnb.service.engine.requests import Source
+from spamnb.service.engine.site_scores import (
+    CHANNEL,
+    TRAINED,
+    has_threshold,
+    read_counts,
+    scores_load,
+    threshold_of,
+)
 from spamnb.service.fleet.fleet_store import FleetStore
 from spamnb.store.contract import ReadView
 from spamnb.store.fleet.body import SCORES_VERSION
@@ -139,6 +148,23 @@ class ScoreWatch:
                     continue
                 message = message._replace(said=roles[live.label], user=event.user)
             yield message
+
+
+def store_trained_scores(
+    model: Filter, ham: tuple[int, ...], spam: tuple[int, ...], user: str, now_us: int
+) -> bool:
+    """Store the scores that a training found by cross-validation; return whether they are new.
+
+    They replace those of an earlier training. A fleet with hosts that cannot read them gets none.
+    """
+    if not (has_threshold(model.recipe) and _host_of(model)):
+        return False
+    counts = NO_SCORES._replace(ham=ham, spam=spam)
+    with model.store.read() as view:
+        load = scores_load(view, model.recipe, TRAINED, counts, now_us)
+    if load is not None:
+        model.run(load._replace(source=Source(user, CHANNEL)))
+    return load is not None
 
 
 def _host_of(model: Filter) -> str:

@@ -6,6 +6,9 @@ exports and checks need nothing of their own for them.
 
 Every host of a fleet counts its own verdicts. It adds to the sums, from which all hosts derive one
 threshold, and to rows under its own name, which say what it has added before.
+
+A training from sorted mail stores the scores of this mail by cross-validation in rows of their own
+(`TRAINED`); they are no part of the sums, because they count only until there are verdicts.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from spamnb.core.model.site_threshold import (
     SHIPPED,
     ScoreCounts,
     bin_of,
+    counted_ham,
     score_below,
     site_threshold,
 )
@@ -36,6 +40,8 @@ from spamnb.store.contract import ReadView
 
 ALL: Final = ""
 """the owner of the sums"""
+TRAINED: Final = "the training"
+"""the owner of the scores that a training found; no host can have this name"""
 CHANNEL: Final = "scores"
 _PARTS: Final = ("said", "silent")
 
@@ -87,7 +93,12 @@ def threshold_of(
     taught = min(view.totals().messages.tolist())
     # Most models without taught messages have no counts either.
     return (
-        site_threshold(read_counts(view, recipe).plus(change), taught, one_in)
+        site_threshold(
+            read_counts(view, recipe).plus(change),
+            taught,
+            one_in,
+            read_counts(view, recipe, TRAINED),
+        )
         if taught
         else SHIPPED
     )
@@ -96,7 +107,7 @@ def threshold_of(
 def scores_load(
     view: ReadView, recipe: Recipe, owner: str, counts: ScoreCounts, time_us: int
 ) -> BulkLoad | None:
-    """Return the request that makes these the counts of a host; None if they are already."""
+    """Return the request that makes these the counts of an owner; None if they are already."""
     change = counts.minus(read_counts(view, recipe, owner))
     if change == NO_SCORES:
         return None
@@ -119,7 +130,8 @@ def _changes(recipe: Recipe, owner: str, change: ScoreCounts) -> tuple[Ids, Ints
     each = np.array([(change.ham, change.spam), (change.kept, change.filed)], np.int64)
     by_step = each.transpose(0, 2, 1).reshape(-1, 2)
     ids, changes = [], []
-    for rows in (_rows(recipe.key, ALL), _rows(recipe.key, owner)):
+    for name in (owner,) if owner == TRAINED else (ALL, owner):
+        rows = _rows(recipe.key, name)
         ids.append(rows.ids)
         changes.append(by_step[rows.order.argsort()])
     found, n = np.concatenate(ids), np.concatenate(changes)
@@ -137,8 +149,10 @@ _MOST_PAST: Final = 10
 def threshold_facts(view: ReadView, recipe: Recipe, one_in: int) -> dict[str, Any]:
     """Return the junk threshold of the site, the ham that set it, and earlier thresholds."""
     threshold = threshold_of(view, recipe, one_in)
-    found = read_counts(view, recipe) if one_in and has_threshold(recipe) else NO_SCORES
-    ham = [said + kept for said, kept in zip(found.ham, found.kept, strict=True)]
+    found = trained = NO_SCORES
+    if one_in and has_threshold(recipe):
+        found, trained = (read_counts(view, recipe, owner) for owner in (ALL, TRAINED))
+    ham = [round(count) for count in counted_ham(found, trained)]
     past = islice(past_thresholds(view, recipe, one_in, _LOOKED_BACK), _MOST_PAST)
     return {
         "log_odds": threshold,
@@ -146,6 +160,7 @@ def threshold_facts(view: ReadView, recipe: Recipe, one_in: int) -> dict[str, An
         "one_in": one_in,
         "ham": sum(ham),
         "ham_said": sum(found.ham),
+        "ham_trained": sum(ham) - sum(found.ham) - sum(found.kept),
         "ham_below": score_below(ham, _NEARLY_ALL) if any(ham) else None,
         "ham_above": sum(ham[bin_of(threshold) :]),
         "past": [one._asdict() for one in past] if any(ham) else [],
@@ -183,18 +198,22 @@ def past_thresholds(
 
     Walks back the journal, from the sums of today, at most so many events.
     """
-    rows = _rows(recipe.key, ALL)
-    n = view.gather(rows.ids).n.astype(np.int64)
+    found = [_rows(recipe.key, owner) for owner in (ALL, TRAINED)]
+    each = [view.gather(rows.ids).n.astype(np.int64) for rows in found]
     messages = view.totals().messages.copy()
     for event in islice(view.events(newest_first=True), most):
         if _counts_scores(event):
-            counts = _counts(n.take(rows.order, axis=0).reshape(len(_PARTS), BINS, 2))
-            threshold = site_threshold(counts, min(messages.tolist()), one_in)
+            counts, trained = (
+                _counts(n.take(rows.order, axis=0).reshape(len(_PARTS), BINS, 2))
+                for rows, n in zip(found, each, strict=True)
+            )
+            threshold = site_threshold(counts, min(messages.tolist()), one_in, trained)
             yield PastThreshold(event.seq, event.time_us, threshold)
         if event.bulk is not None and not event.person:
-            at = rows.ids.searchsorted(event.bulk.ids).clip(max=len(rows.ids) - 1)
-            known = rows.ids[at] == event.bulk.ids
-            n[at[known]] -= event.bulk.n[known]
+            for rows, n in zip(found, each, strict=True):
+                at = rows.ids.searchsorted(event.bulk.ids).clip(max=len(rows.ids) - 1)
+                known = rows.ids[at] == event.bulk.ids
+                n[at[known]] -= event.bulk.n[known]
             messages -= event.bulk.messages
         if event.before != event.after:
             for label, sign in ((event.before, 1), (event.after, -1)):
