@@ -178,9 +178,7 @@ class CliSession:
 
     def ruling(self, model: Filter, raw: bytes, name: str) -> Ruling | None:
         """Return what the lists of senders decide about a message, for a person or for all."""
-        return self._sender_lists(model).ruling_on(
-            raw, self.settings.local, name, self._domain_of(name)
-        )
+        return self._sender_lists(model).ruling_on(raw, name, self._domain_of(name))
 
     def listed(self, model: Filter, ref: str, name: str) -> Listed:
         """Return what lists of senders say about a message that a reference names."""

@@ -75,6 +75,7 @@ def relay_params_of(
         proxies=NetworkSet(listener.proxies),
         recipient_domains=frozenset(listener.recipient_domains),
         hostname=settings.serve.hostname or socket.gethostname(),
+        local=settings.local,
         times=settings.timeouts,
         limits=share.limits(settings.limits),
         **_of(RelayPolicy, listener),
@@ -93,6 +94,8 @@ def milter_params_of(
         header_limit_bytes=listener.header_limit_bytes,
         scan_total_s=settings.timeouts.scan_total_s,
         connections=share.limits(settings.limits).connections,
+        border=listener.border,
+        authserv_ids=settings.local.authserv_ids,
         other=listener.other,
     )
 

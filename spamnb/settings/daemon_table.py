@@ -429,6 +429,10 @@ LISTENERS = NamedSections(
             "unscanned. defer: it is deferred until the sender gives up."),
         Setting("listener.*.observe", FLAG,
             "Scan and log, but change nothing except for adding the signature header."),
+        Setting("listener.*.border", FLAG,
+            "This milter comes before all other milters and scans nothing. It removes results of "
+            "authentication under local.authserv_ids that a stranger sent, and marks where the "
+            "sender's fields begin; a later listener believes the results above this mark."),
         Setting("listener.*.other", choice("", ANY, *FILTERS),
             "With observe: the spam filter in front of this listener, which must remove the marks "
             "that mail arrives with. Its fields, such as X-Spam-Flag, stay in the mail, and its "

@@ -110,6 +110,7 @@ class ListenerSettings(RelayPolicy, Fallbacks):
     recipient_domains: tuple[str, ...] = ()
     teachers: tuple[str, ...] = ()
     observe: bool = False
+    border: bool = False
 
     def __post_init__(self) -> None:
         as_shipped = self.peers == LOOPBACK.texts
@@ -125,6 +126,11 @@ class ListenerSettings(RelayPolicy, Fallbacks):
             raise SettingsError(
                 f"a {self.protocol} listener has neither proxies nor recipient_domains",
                 hint="set peers: the addresses of the mail servers",
+            )
+        if self.border and self.protocol != "milter":
+            raise SettingsError(
+                f"a {self.protocol} listener cannot be the border",
+                hint="set border for a listener with the protocol milter, which comes first",
             )
         if self.protocol == "scanner" and self.upstream:
             raise SettingsError(

@@ -44,8 +44,9 @@ SETTINGS: tuple[Setting, ...] = (
         "Names of the site's own mail servers, as written after `by` in Received. Headers that "
         "they add are ignored, so a message has the same features before and after delivery."),
     Setting("local.authserv_ids", TEXTS,
-        "Names of the site's own servers in Authentication-Results. Results under other names may "
-        "be forged and are ignored."),
+        "Names of the site's own servers in Authentication-Results. Results under other names are "
+        "ignored. Results under these names count only where the place of the field proves that "
+        "the server wrote it: see `Results of authentication` in docs/postfix.md."),
     Setting("local.domains", DOMAINS,
         "Domains with mailboxes on this site. Mail to other domains gets no signature, because the "
         "recipients could use the signature to train the model; and senders of other domains "

@@ -15,19 +15,23 @@ from spamnb.errors import RefusedError, UserError
 MORE = """
 [local]
 domains = ["example.org"]
+hosts = ["mx.example.org"]
 authserv_ids = ["mx.example.org"]
 [persons]
 enabled = true
 """
 RAW = (SAMPLE / "spam" / "0119.eml").read_bytes()
 IDENT = email.message_from_bytes(RAW)["Message-ID"]
-PASSED = b"Authentication-Results: mx.example.org; spf=pass smtp.mailfrom=shop.example\n"
+HOP = b"Received: from shop.example ([192.0.2.7]) by mx.example.org; now\n"
+PASSED = b"Authentication-Results: mx.example.org; spf=pass smtp.mailfrom=shop.example\n" + HOP
 
 
 def shown(daemon, folder, name, raw=RAW, sender="news@shop.example"):
     """Send one message; return flag and verdict of the copy of a user."""
     before = len(delivered(folder, IDENT, name))
     with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=LIMIT_S) as client:
+        client.ehlo()
+        assert client.docmd("XFORWARD", "ADDR=192.0.2.7 SOURCE=REMOTE")[0] == 250  # as an MTA does
         client.sendmail(sender, [f"{name}@example.org"], raw)
     until(lambda: len(delivered(folder, IDENT, name)) > before, f"mail for {name}")
     place = (folder / "home" / "mail" / name).rglob("new/*")

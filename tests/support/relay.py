@@ -164,6 +164,11 @@ class StubScanner:
         self.late = ScanResult("defer")
         """the result of a scan that the relay stops at its deadline"""
 
+    def border(self, request):
+        """Mark no message: only a milter that is the border asks."""
+        self.requests.append(request)
+        return ()
+
     def scan(self, request, done):
         self.requests.append(request)
         if isinstance(self.outcome, Exception):

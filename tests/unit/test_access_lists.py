@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.policy.sender_evidence import SenderEvidence, aligned, passes
+from spamnb.core.mail.results import passed_domains, read_results
+from spamnb.core.policy.sender_evidence import SenderEvidence, aligned
 from spamnb.errors import SettingsError
 from spamnb.service.scanning.access_lists import (
     AccessLists,
@@ -16,8 +17,10 @@ from spamnb.service.scanning.access_lists import (
     parse,
 )
 
-LOCAL = LocalHosts(authserv_ids=("mx.example",))
-PASSED = b"Authentication-Results: mx.example; dkim=pass header.d=friend.example\r\n"
+LOCAL = LocalHosts(hosts=("mx.example",), authserv_ids=("mx.example",))
+HOP = b"Received: from friend.example by mx.example; now\r\n"
+"""the MTA's own field: what stands above it is the site's"""
+PASSED = b"Authentication-Results: mx.example; dkim=pass header.d=friend.example\r\n" + HOP
 
 
 def envelope(sender="", to=("bob@b.example",), client="192.0.2.7"):
@@ -177,7 +180,7 @@ def test_a_proof_of_one_entry_vouches_for_no_other():
     rules = allow("sender ann@a.example 192.0.2.0/24\ndomain a.example")
     assert ruled(rules, sender="ann@a.example", client="198.51.100.1") is None
     assert ruled(rules, sender="bob@a.example") is None
-    head = b"Authentication-Results: mx.example; dkim=pass header.d=a.example\r\n"
+    head = b"Authentication-Results: mx.example; dkim=pass header.d=a.example\r\n" + HOP
     for sender in ("ann@a.example", "bob@a.example"):
         assert ruled(rules, sender=sender, client="198.51.100.1", head=head).kind == "domain"
 
@@ -238,11 +241,11 @@ FRIEND = "sender ann@friend.example\ndomain pals.example"
         PASSED + b'From: "Ann, of friends" <ANN@friend.example>\r\n',
         (
             b"Authentication-Results: MX.example; spf=pass smtp.mailfrom=x@pals.example;\r\n"
-            b"\tdkim=fail header.d=pals.example\r\nFrom: joe@mail.pals.example\r\n"
+            b"\tdkim=fail header.d=pals.example\r\n" + HOP + b"From: joe@mail.pals.example\r\n"
         ),
         (
             b'Authentication-Results: mx.example (a;b) 1; dkim=pass reason="a; b"\r\n'
-            b" (2048-bit key) header.i=@friend.example\r\nFrom: ann@friend.example\r\n"
+            b" (2048-bit key) header.i=@friend.example\r\n" + HOP + b"From: ann@friend.example\r\n"
         ),
     ],
 )
@@ -253,7 +256,7 @@ def test_a_proven_sender_is_allowed(head):
 
 def test_a_proven_envelope_sender_is_allowed():
     """SPF proves the domain of the envelope's sender."""
-    head = b"Authentication-Results: mx.example; spf=pass smtp.mailfrom=friend.example\r\n"
+    head = b"Authentication-Results: mx.example; spf=pass smtp.mailfrom=friend.example\r\n" + HOP
     ruling = ruled(allow(FRIEND), head=head, sender="ann@friend.example")
     assert (ruling.reason, ruling.entry) == ("allow-sender", "ann@friend.example")
 
@@ -265,7 +268,8 @@ def test_a_proven_envelope_sender_is_allowed():
         PASSED.replace(b"pass", b"fail") + b"From: ann@friend.example\r\n",
         PASSED.replace(b"pass", b"none") + b"From: ann@friend.example\r\n",
         PASSED.replace(b"pass", b"passed") + b"From: ann@friend.example\r\n",
-        PASSED.replace(b"mx.example", b"mx.evil.example") + b"From: ann@friend.example\r\n",
+        PASSED.replace(b"Results: mx.example", b"Results: mx.evil.example")
+        + b"From: ann@friend.example\r\n",
         PASSED.replace(b"friend", b"evil") + b"From: ann@friend.example\r\n",
         PASSED.replace(b"friend.example", b"example") + b"From: ann@friend.example\r\n",
         PASSED + b"From: ann@friend.example, eve@evil.example\r\n",
@@ -275,23 +279,24 @@ def test_a_proven_envelope_sender_is_allowed():
         # a sender's text within the results of the local server
         (
             b'Authentication-Results: mx.example; spf=pass smtp.mailfrom="x; dkim=pass header.d='
-            b'friend.example"@evil.example\r\nFrom: ann@friend.example\r\n'
+            b'friend.example"@evil.example\r\n' + HOP + b"From: ann@friend.example\r\n"
         ),
         (
             b"Authentication-Results: mx.example; dkim=fail (as: dkim=pass header.d=friend.example)"
-            b" header.d=evil.example\r\nFrom: ann@friend.example\r\n"
+            b" header.d=evil.example\r\n" + HOP + b"From: ann@friend.example\r\n"
         ),
         (
             b"Authentication-Results: mx.example; spf=pass (a (b); "
-            b"dkim=pass header.d=friend.example\r\nFrom: ann@friend.example\r\n"
+            b"dkim=pass header.d=friend.example\r\n" + HOP + b"From: ann@friend.example\r\n"
         ),
         (
             b"Authentication-Results: mx.example; spf=pass smtp.mailfrom=x "
-            b"smtp.mailfrom=friend.example\r\nFrom: ann@friend.example\r\n"
+            b"smtp.mailfrom=friend.example\r\n" + HOP + b"From: ann@friend.example\r\n"
         ),
         (
             b"Authentication-Results: mx.example; x=y header.d=friend.example\r\n"
-            b"From: ann@friend.example\r\n"
+            + HOP
+            + b"From: ann@friend.example\r\n"
         ),
     ],
 )
@@ -327,16 +332,16 @@ def test_a_pass_fits_the_same_domain_or_one_within(sender, passed, fits):
 
 @given(st.text(alphabet='\\"();= .\r\n@dkimpassheader', max_size=300))
 def test_results_are_read_whatever_is_in_them(value):
-    """No input raises, and only listed mail passes."""
-    assert isinstance(passes(value), list)
-    assert passes("mx; " + value.replace("pass", "fail")) == []
+    """No input raises, and only a pass passes."""
+    for text in (value, "mx; " + value.replace("pass", "fail")):
+        assert passed_domains(read_results(text.encode(), ("mx",)) or []) == []
 
 
 @pytest.mark.parametrize("unit", ['"', '\\"', "(", "dkim=pass ", "header.d=", ";", "@", "<a@b>"])
 def test_hostile_values_take_linear_time(unit):
     """Law 4: 300 KB of one thing in A-R and From."""
     value = (unit * (300_000 // len(unit))).encode()
-    head = b"Authentication-Results: mx.example; " + value + b"\r\nFrom: " + value + b"\r\n"
+    head = b"Authentication-Results: mx.example; " + value + b"\r\n" + HOP + b"From: " + value
     assert ruled(allow(FRIEND), head=head) is None
 
 

@@ -469,3 +469,30 @@ def test_no_input_breaks_a_session(start, noise, cuts):
     one.end()
     assert one.session.closed or one.session.state == "first" or not data
     assert one.sent.count(b"SPAMD/1.1") <= 1
+
+
+QUEUE_ID = "4XyZ1"
+RECEIVED = (
+    "Received: from a (id 4XyZ1 [192.0.2.1])\r\n\tby mx.example.org with ESMTP{};\r\n\tnow\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("queue", "hop", "is_received"),
+    [
+        ("", RECEIVED.format(""), True),
+        (QUEUE_ID, RECEIVED.format(f"\r\n id {QUEUE_ID}"), True),
+        (QUEUE_ID, "x-a: b\r\n" + RECEIVED.format(f" id {QUEUE_ID}"), True),
+        (QUEUE_ID, RECEIVED.format(""), False),
+        (QUEUE_ID, RECEIVED.format(f" id {QUEUE_ID}2"), False),
+        (QUEUE_ID, RECEIVED.format(" id 1") + RECEIVED.format(f" id {QUEUE_ID}"), False),
+        (QUEUE_ID, "", False),
+    ],
+)
+def test_a_client_that_names_a_queue_id_has_its_hop_on_top(queue, hop, is_received):
+    """A sender that writes a hop of the site does not know the queue id that the server gives."""
+    body = hop.encode() + b"Subject: x\r\n\r\ntext\r\n"
+    named = f"Queue-Id: {queue}\r\n" if queue else ""
+    head = f"POST /checkv2 HTTP/1.1\r\nContent-Length: {len(body)}\r\n{named}\r\n"
+    (request,) = Driver().feed(head.encode() + body).requests
+    assert request.is_received == is_received

@@ -17,8 +17,11 @@ from spamnb.core.policy.senders import (
 from spamnb.core.policy.verdict_headers import ScanVerdict
 from spamnb.errors import LimitError, UserError
 
-LOCAL = LocalHosts(authserv_ids=("mx.example",))
-PASSED = b"Authentication-Results: mx.example; dkim=pass header.d=friend.example\r\n"
+LOCAL = LocalHosts(hosts=("mx.example",), authserv_ids=("mx.example",))
+PASSED = (
+    b"Authentication-Results: mx.example; dkim=pass header.d=friend.example\r\n"
+    b"Received: by mx.example\r\n"
+)
 FROM = b"From: Ann <ann@friend.example>\r\n"
 
 

@@ -147,9 +147,10 @@ def test_results_of_other_servers_are_not_believed():
     """Authentication-Results count only from servers in authserv_ids."""
     raw = (
         b"Authentication-Results: mx.b.example; spf=pass\n"
-        b"Authentication-Results: evil.example; dkim=pass\n\nx\n"
+        b"Authentication-Results: evil.example; dkim=pass\n"
+        b"Received: from a.example by mx.b.example; now\n\nx\n"
     )
-    ours = LocalHosts(authserv_ids=("mx.b.example",))
+    ours = LocalHosts(hosts=("mx.b.example",), authserv_ids=("mx.b.example",))
     assert b"spf=pass" in at(raw, TokenLocation.AUTH, ours)
     assert b"dkim=pass" not in at(raw, TokenLocation.AUTH, ours)
     assert at(raw, TokenLocation.AUTH) == b""

@@ -13,18 +13,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from spamnb.core.mail import limits
 from spamnb.core.mail.charset import Text, header_text, written_text
-from spamnb.core.mail.local_hosts import BY, LocalHosts
+from spamnb.core.mail.local_hosts import LocalHosts, is_local_hop
 from spamnb.core.mail.printable import visible
+from spamnb.core.mail.results import Result
 
 Fields = list[tuple[bytes, bytes]]
 
-KEEP, SPECIAL, DROP, RECEIVED, RESULTS, SPF, JUNK = range(7)
+KEEP, SPECIAL, DROP, RECEIVED, RESULTS, PROOF, JUNK = range(7)
 """The class of a field, in this order: kept; kept and needed by name; dropped; dropped if a local
-host wrote it; dropped unless the local server wrote it (RESULTS, SPF); not a field."""
+host wrote it; set apart: results of authentication, and what proves them (see `site_results`); not
+a field."""
 
 VERDICT_PARTS: Final = (
     # words that only filters, scanners and gateways put in a field's name
@@ -59,9 +61,12 @@ EXACT: Final = frozenset(
 TRACES: Final = {
     b"received": RECEIVED,
     b"authentication-results": RESULTS,
-    b"arc-authentication-results": RESULTS,
-    b"received-spf": SPF,
-    b"x-received-spf": SPF,
+    b"arc-authentication-results": DROP,
+    b"received-spf": RESULTS,
+    b"x-received-spf": RESULTS,
+    b"x-spamnb-results": PROOF,
+    b"x-spamnb-border": PROOF,
+    b"x-spamnb-place": PROOF,
 }
 SPECIAL_NAMES: Final = frozenset(
     (
@@ -78,15 +83,41 @@ VISIBLE_NAMES: Final = (
 STARTS: Final = VERDICT_STARTS + MAILBOX_STARTS + DELIVERY_STARTS
 
 NAME = re.compile(rb"[!-9;-~]++[ \t]*+")
-RECEIVER = re.compile(rb"\breceiver=[ \t]*+\"?([^\s;\"]++)", re.IGNORECASE)
-AUTHOR = re.compile(rb"(?:\s*+i\s*+=\s*+\d{1,9}\s*+;)?\s*+([^\s;]++)")
-"""the server that reports (RFC 8601 2.2); ARC puts its instance before it"""
 
 NAMED_FIELDS: Final = {
     name: re.compile(rb"\n" + name + rb"[ \t]*+:") for name in sorted(SPECIAL_NAMES)
 }
 
 _classes: dict[bytes, tuple[bytes, int]] = {}
+
+
+class Trace(NamedTuple):
+    """A results field: it counts only if the site's own server wrote it."""
+
+    line: int
+    """its number in the unfolded block"""
+    field: int
+    """its place among the fields of the block"""
+    name: bytes
+    value: bytes
+
+
+class ReceivedField(NamedTuple):
+    """A Received field at the top."""
+
+    line: int
+    is_local: bool
+    """whether it names a host of the site as its writer"""
+    value: bytes
+
+
+class Proof(NamedTuple):
+    """A field by which results may be proven."""
+
+    line: int
+    lines: int
+    """the number of kept lines above it"""
+    value: bytes
 
 
 @dataclass(slots=True)
@@ -104,6 +135,18 @@ class Block:
     after a line that is no field"""
     other_body: int = -1
     """start of the body for programs that skip such a line; -1: all programs see the same start"""
+    traces: list[Trace] = field(default_factory=list)
+    """results fields under any name, in order; they are in neither lines nor fields"""
+    hops: list[ReceivedField] = field(default_factory=list)
+    """the first two Received fields"""
+    borders: list[Proof] = field(default_factory=list)
+    statements: list[Proof] = field(default_factory=list)
+    place: Proof | None = None
+    """the first X-Spamnb-Place"""
+    proven: list[Trace] = field(default_factory=list)
+    """results fields that the site wrote, once they are proven"""
+    results: list[Result] = field(default_factory=list)
+    """what they say"""
 
     def canonical(self) -> bytes:
         """The unfolded lines and the blank line."""
@@ -131,17 +174,15 @@ def _classify_cached(name: bytes) -> tuple[bytes, int]:
     return field_class
 
 
-def _is_part(value: bytes, field_class: int, local: LocalHosts) -> bool:
-    """Whether a trace field is part of the message: foreign hops are, and local results are."""
-    names = local.hosts if field_class == RECEIVED else local.authserv_ids
-    writer = b""
-    if names:
-        value = value[: limits.VALUE_BYTES]
-        by = {RECEIVED: BY.search, RESULTS: AUTHOR.match, SPF: RECEIVER.search}[field_class]
-        found = by(value)
-        writer = found[1].lower() if found is not None else b""
-    is_local = writer.decode("latin-1") in {name.lower() for name in names}
-    return is_local != (field_class == RECEIVED)
+def _set_apart(block: Block, line: int, low: bytes, value: bytes) -> None:
+    """Note a field that proves results."""
+    proof = Proof(line, len(block.lines), value.strip())
+    if low == b"x-spamnb-border":
+        block.borders.append(proof)
+    elif low == b"x-spamnb-results":
+        block.statements.append(proof)
+    elif block.place is None:
+        block.place = proof
 
 
 def unfold(head: bytes) -> bytes:
@@ -157,7 +198,7 @@ def parse_block(head: bytes, local: LocalHosts, marks: set[str]) -> Block | None
     plain = frozenset((KEEP,)) if local.hosts else frozenset((KEEP, RECEIVED))
     lines = unfold(head).split(b"\n", limits.HEADER_LINES)
     rest = lines.pop() if len(lines) > limits.HEADER_LINES else b""
-    for line in lines:
+    for number, line in enumerate(lines):
         name, colon, value = line.partition(b":")
         low, field_class = known(name) or _classify_cached(name)
         if not colon:
@@ -171,7 +212,18 @@ def parse_block(head: bytes, local: LocalHosts, marks: set[str]) -> Block | None
                     block.other[low] = value.strip()
                 else:
                     special[low] = value.strip()
-            elif field_class == DROP or not _is_part(value, field_class, local):
+            elif field_class == RECEIVED:
+                is_local = is_local_hop(value, local)
+                if len(block.hops) < 2:
+                    block.hops.append(ReceivedField(number, is_local, value))
+                if is_local:
+                    continue
+            else:
+                if field_class == RESULTS and len(low) == len(name):
+                    at = len(block.fields)
+                    block.traces.append(Trace(number, at, low, value.strip()))
+                elif field_class == PROOF:
+                    _set_apart(block, number, low, value)
                 continue
         keep_line(line if len(low) == len(name) else name.rstrip(b" \t") + b":" + value)
         keep_field((low, value.strip()))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from hashlib import blake2b
 from typing import NamedTuple
+
+from spamnb.core.mail import limits
 
 BY = re.compile(rb"\bby[ \t]++([^\s;()]++)", re.IGNORECASE)
 """the host that wrote a Received field"""
@@ -15,6 +18,22 @@ class LocalHosts(NamedTuple):
     hosts: tuple[str, ...] = ()
     """a Received field "by" one of these hosts is dropped"""
     authserv_ids: tuple[str, ...] = ()
-    """Authentication-Results are kept only from these"""
+    """results of authentication are kept only from these servers, and only if they are proven"""
     domains: tuple[str, ...] = ()
     """domains with mailboxes at this site"""
+    key: bytes = b""
+    """by which a message proves its results; empty: only the place of a field proves them"""
+
+    def keyed(self, secret: bytes) -> LocalHosts:
+        """These names with the key of the model that has this secret."""
+        if not self.authserv_ids:
+            return self
+        key = blake2b(secret[:64], digest_size=32, person=b"spamnb results")
+        return self._replace(key=key.digest())
+
+
+def is_local_hop(value: bytes, local: LocalHosts) -> bool:
+    """Whether a Received field names a host of the site as its writer."""
+    found = BY.search(value[: limits.VALUE_BYTES])
+    writer = found[1].lower().decode("latin-1") if found is not None else ""
+    return writer in {name.lower() for name in local.hosts}

@@ -5,8 +5,9 @@ value. It must not know tokens, features or the model.
 
 Canonical form: LF line ends, no mbox line, unfolded fields without those that are not part of the
 message (see `headers`), one blank line, the body without blank lines at its end. The canonical form
-of a canonical form is the same. A message has the same digest and the same `Message` before and
-after delivery, with CRLF or LF.
+of a canonical form is the same. A message has the same digest before and after delivery, with CRLF
+or LF, and the same `Message`. Results of authentication are never in the digest, because they are
+added at different places; those that the site wrote (`site_results`) are in the `Message`.
 
 `read` never raises, whatever the bytes, and its work is bounded by `limits`; `oddities` lists what
 is unusual.
@@ -25,6 +26,7 @@ from spamnb.core.mail.body.parts import DecodedPart, Part, ReadingState
 from spamnb.core.mail.charset import Text, to_text
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.marks import PARTLY
+from spamnb.core.mail.site_results import prove
 
 __all__ = ["LocalHosts", "Message", "Part", "Text", "bare_id", "canonical", "read", "without_mbox"]
 
@@ -83,15 +85,19 @@ def _lines(raw: bytes) -> bytes:
     return without_mbox(raw)
 
 
-def _parted(raw: bytes, local: LocalHosts, marks: set[str]) -> tuple[headers.Block, bytes]:
+def parted(raw: bytes, local: LocalHosts, marks: set[str]) -> tuple[headers.Block, bytes]:
+    """The header block, with the results of authentication that the site wrote, and the body."""
     message = _lines(raw)
     block, start = headers.split(message, (0, len(message)), local, marks)
-    return block, message[start:].rstrip(b"\r\n")
+    body = message[start:].rstrip(b"\r\n")
+    if block.traces and local.authserv_ids:
+        prove(block, body, local)
+    return block, body
 
 
 def canonical(raw: bytes, local: LocalHosts = NO_HOSTS) -> bytes:
     """The canonical form of a message."""
-    block, body = _parted(raw, local, set())
+    block, body = parted(raw, local, set())
     return block.canonical() + body + b"\n" if body else block.canonical()
 
 
@@ -129,7 +135,7 @@ class MessageSources(NamedTuple):
 def read_with_sources(raw: bytes, local: LocalHosts = NO_HOSTS) -> MessageSources:
     """Read a message, and give what it was read from."""
     marks: set[str] = set()
-    block, body = _parted(raw, local, marks)
+    block, body = parted(raw, local, marks)
     head = block.canonical()
     digest = blake2b(head, digest_size=16)
     digest.update(body)

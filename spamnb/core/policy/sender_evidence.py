@@ -1,9 +1,9 @@
 """The senders of a message: the addresses that it claims, and which are authenticated. Pure.
 
-A sender address can be forged. An address is authentic only if a trusted server's
-Authentication-Results (`LocalHosts.authserv_ids`) say that DKIM or SPF passed for a domain that is
-aligned with it (the same, or one within the other). That server has to remove forged fields under
-its name (RFC 8601 5); OpenDKIM and similar do. Reading never fails.
+A sender address can be forged. An address is authentic only if a server of the site
+(`LocalHosts.authserv_ids`) found that DKIM or SPF passed for a domain that is aligned with it (the
+same, or one within the other), and if it is proven that this server wrote so
+(`core.mail.site_results`). Reading never fails.
 """
 
 from __future__ import annotations
@@ -11,45 +11,38 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Final
 
-from spamnb.core.mail import headers, limits
+from spamnb.core.mail import headers, limits, site_results
 from spamnb.core.mail.domains import address_of, domain_of
 from spamnb.core.mail.local_hosts import LocalHosts
+from spamnb.core.mail.message import parted
+from spamnb.core.mail.results import passed_domains
 from spamnb.core.policy.verdict_headers import header_end
 
-_MAX_RESULTS: Final = 32
 _RETURN_PATH = re.compile(rb"(?i)return-path:[ \t]*<([^<>\s]+)>")
 """the first line of a delivered message (RFC 5321 4.4)"""
 _SEPARATORS = re.compile(r"[\s<>(),:;]+")
 _FROM = re.compile(rb"\nfrom[ \t]*+:((?:[^\n]*+\n[ \t])*+[^\n]*+)")
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"|[()]|[^"()]+|"')
-_PASSES = (
-    re.compile(r"\s*+dkim\s*+=\s*+pass\b.*?\bheader\.d\s*+=\s*+(\S++)", re.IGNORECASE | re.DOTALL),
-    re.compile(r"\s*+dkim\s*+=\s*+pass\b.*?\bheader\.i\s*+=\s*+(\S++)", re.IGNORECASE | re.DOTALL),
-    re.compile(
-        r"\s*+spf\s*+=\s*+pass\b.*?\bsmtp\.mail(?:from)?\s*+=\s*+(\S++)", re.IGNORECASE | re.DOTALL
-    ),
-)
-"""Only the first property of each kind counts: later ones may come from a badly quoted address that
-the sender chose."""
 
 
 class SenderEvidence:
-    """The sender addresses and authentication results of a message; parsed on demand."""
+    """The sender addresses and authentication results of a message; parsed on demand.
 
-    def __init__(self, header: bytes, local: LocalHosts, sender: str) -> None:
-        self._header = header
+    `header` is that of `raw`, without which no list of results (X-Spamnb-Results) can be checked.
+    """
+
+    def __init__(self, header: bytes, local: LocalHosts, sender: str, raw: bytes = b"") -> None:
+        self._header, self._raw = header, raw or header
         self._local = local
         self._sender = sender
 
     @cached_property
-    def _fields(self) -> headers.Fields:
-        head = self._header.replace(b"\r\n", b"\n")
-        return headers.split(head, (0, len(head)), self._local, set())[0].fields
+    def _parted(self) -> tuple[headers.Block, bytes]:
+        return parted(self._raw, self._local, set())
 
     def _values(self, wanted: bytes) -> list[bytes]:
-        return [value for name, value in self._fields if name == wanted]
+        return [value for name, value in self._parted[0].fields if name == wanted]
 
     @cached_property
     def claimed(self) -> list[str]:
@@ -87,11 +80,13 @@ class SenderEvidence:
 
     @cached_property
     def _passed(self) -> list[str]:
-        """Domains for which DKIM or SPF passed, according to trusted servers."""
-        if not self._local.authserv_ids:
-            return []
-        values = self._values(b"authentication-results")[:_MAX_RESULTS]
-        return [domain for value in values for domain in passes(value.decode("latin-1"))]
+        """Domains for which DKIM or SPF passed, as servers of the site found."""
+        return passed_domains(self._parted[0].results)
+
+    @property
+    def statement(self) -> str:
+        """The value of X-Spamnb-Results for this message; empty if no result is proven."""
+        return site_results.statement(*self._parted, self._local)
 
 
 def evidence_of(raw: bytes, local: LocalHosts) -> SenderEvidence:
@@ -99,7 +94,7 @@ def evidence_of(raw: bytes, local: LocalHosts) -> SenderEvidence:
     end = header_end(raw)
     head = raw if end < 0 else raw[:end]
     path = _RETURN_PATH.match(head)
-    return SenderEvidence(head, local, path[1].decode("latin-1") if path else "")
+    return SenderEvidence(head, local, path[1].decode("latin-1") if path else "", raw)
 
 
 def _addresses(values: Iterable[bytes]) -> list[str]:
@@ -141,17 +136,6 @@ def _plain(value: str) -> str | None:
             # no syntax, as in `"Ann" <ann@a.example>` and `smtp.mailfrom="a;b"@x`.
             kept.append("_" if part.startswith('"') else part)
     return None if depth else "".join(kept)
-
-
-def passes(value: str) -> list[str]:
-    """The domains with a pass in an Authentication-Results field (RFC 8601 2.2)."""
-    plain = _plain(value[: limits.VALUE_BYTES])
-    found = []
-    for result in (plain or "").split(";")[1 : _MAX_RESULTS + 1]:
-        for pattern in _PASSES:
-            match = pattern.match(result)
-            found += [match[1].rpartition("@")[2].rstrip(".").lower()] if match else []
-    return found
 
 
 def aligned(sender: str, passed: str) -> bool:

@@ -33,6 +33,9 @@ from collections.abc import Collection, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeVar, get_args
 
+from spamnb.core.mail.local_hosts import LocalHosts, is_local_hop
+from spamnb.core.mail.results import claims
+from spamnb.core.mail.site_results import BORDER, PROOF_NAMES, STATEMENT, place_line
 from spamnb.core.model.costs import DECISIONS, Costs, Decision, thresholds
 
 if TYPE_CHECKING:  # the quarantine commands run without numpy, which would double their time
@@ -90,15 +93,20 @@ def header_end(data: bytes | bytearray, start: int = 0) -> int:
     return found.end() if found else -1
 
 
-def _normalized(name: bytes) -> bytes:
+def normalized(name: bytes) -> bytes:
     """A header name as the most lenient reader may understand it."""
     return name.translate(_LOWER, _UNSEEN)
 
 
 def is_own(name: bytes, *, shared: bool = True) -> bool:
-    """Whether a field of this name claims to be one of the added ones."""
-    name = _normalized(name)
-    return name.startswith(OWN_PREFIX) or (shared and name in OWN_HEADERS)
+    """Whether a field of this name claims to be one of the added ones.
+
+    Fields that prove results are none: a code in them says whether they are forged.
+    """
+    name = normalized(name)
+    return (name.startswith(OWN_PREFIX) and name not in PROOF_NAMES) or (
+        shared and name in OWN_HEADERS
+    )
 
 
 def _is_forged(line: bytes, *, shared: bool) -> bool:
@@ -108,7 +116,7 @@ def _is_forged(line: bytes, *, shared: bool) -> bool:
 
 def may_be_forged(header: bytes) -> bool:
     """Whether a header may have forged copies: 4 us for 3 KB; a check line by line takes 20."""
-    return b"x-spam" in _normalized(header)
+    return b"x-spam" in normalized(header)
 
 
 def remove_forged(header: bytes, *, shared: bool = True) -> bytes:
@@ -116,6 +124,45 @@ def remove_forged(header: bytes, *, shared: bool = True) -> bytes:
     if not may_be_forged(header):
         return header
     return b"".join([line for line in _LINE.findall(header) if not _is_forged(line, shared=shared)])
+
+
+def remove_claims(header: bytes, local: LocalHosts, *, received: bool, sent: bool) -> bytes:
+    """The header section without results of authentication under the site's names.
+
+    `received`: an MTA of the site wrote the first Received field; what stands above it stays.
+    `sent`: the client is a stranger; fields that prove results are removed, too.
+    """
+    if not local.authserv_ids or not _may_claim(header):
+        return header
+    lines = _LINE.findall(header)
+    first = _first_hop(lines, local) if received else 0
+    return b"".join(
+        line
+        for number, line in enumerate(lines)
+        if number < first or not _is_claim(line, local, sent=sent)
+    )
+
+
+def _may_claim(header: bytes) -> bool:
+    plain = normalized(header)
+    return b"-results" in plain or b"received-spf" in plain or b"x-spamnb-" in plain
+
+
+def _is_claim(line: bytes, local: LocalHosts, *, sent: bool) -> bool:
+    name, colon, value = line.partition(b":")
+    plain = normalized(_WIRE_DOT.sub(b"", name))
+    return bool(colon) and (
+        claims(plain, value, local.authserv_ids) or (sent and plain in PROOF_NAMES)
+    )
+
+
+def _first_hop(lines: list[bytes], local: LocalHosts) -> int:
+    """The number of the first Received field if a host of the site wrote it, else 0."""
+    for number, line in enumerate(lines):
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"received":
+            return number if is_local_hop(value, local) else 0
+    return 0
 
 
 def add_fields(header: bytes, fields: Fields, tag: bytes = b"") -> bytes:
@@ -312,6 +359,28 @@ def released_fields(signature: str) -> Fields:
 def signature_fields(signature: str) -> Fields:
     """The one field for a message in observe mode; none without a signature."""
     return (("X-Spamnb-Signature", signature),) if signature else ()
+
+
+def statement_fields(statement: str) -> Fields:
+    """The field that lists the proven results of authentication; none without a list."""
+    return (_folded(STATEMENT, statement),) if statement else ()
+
+
+def border_fields(mark: str) -> Fields:
+    """The field of a milter that comes before all others; none without a mark."""
+    return ((BORDER, mark),) if mark else ()
+
+
+def placed(raw: bytes, header_bytes: int, queue: str) -> tuple[bytes, int]:
+    """A message for the parser, and the size of its header, where no MTA's Received is on top.
+
+    A message that does not begin with a field has no field that could be believed.
+    """
+    first = _mailbox_end(raw[:header_bytes])
+    if _FIELD.match(raw, first) is None:
+        return raw, header_bytes
+    line = place_line(queue.encode("ascii", "replace"))
+    return raw[:first] + line + raw[first:], header_bytes + len(line)
 
 
 def as_block(fields: Fields) -> bytes:

@@ -31,7 +31,7 @@ class MailboxModel:
         Lists of wanted and unwanted senders apply as in the mail path.
         """
         with self._lock:
-            local, lists = self._session.plan.local, self._session.sender_lists((user,))
+            local, lists = self._session.local, self._session.sender_lists((user,))
             rulings = [lists.rulings(evidence_of(raw, local)) for raw in raws]
             notes = [_notes(user, one.reason((user,))) for one in rulings]
             found = self._session.scan(raws, notes, [(user,)] * len(raws))

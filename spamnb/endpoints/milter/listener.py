@@ -12,7 +12,7 @@ from spamnb.endpoints.milter.params import MilterParams
 from spamnb.endpoints.milter.session import PROGRESS_S, MilterSession
 from spamnb.endpoints.net.connection import ScanConnection
 from spamnb.endpoints.net.listener import ScanListener
-from spamnb.service.scanning.types import Done, MessageScanner, ScanRequest
+from spamnb.service.scanning.types import Done, MessageScanner, ScanRequest, ScanResult
 
 
 class MilterListener(ScanListener[MilterParams, MessageScanner]):
@@ -36,7 +36,10 @@ class MilterConnection(ScanConnection):
         return MilterSession(self._listener.params, self._listener.meters, peer, now)
 
     def start(self, request: ScanRequest, done: Done) -> Callable[[str], None] | None:
-        """Scan a message; progress is due after some time."""
+        """Scan a message, or only mark it; progress is due after some time."""
+        if self.session.params.border:
+            done(ScanResult("relay", self._listener.scanner.border(request)))
+            return None
         self._progress_at = self._listener.loop.time() + PROGRESS_S
         stop: Callable[[str], None] | None = self._listener.scanner.scan(request, done)
         return stop

@@ -1,7 +1,8 @@
 """One message as an MTA describes it in milter packets: envelope, header fields, body.
 
 Forged copies of the added fields are not scanned. The index of each copy among the fields of its
-name is kept, because the MTA needs it to delete the copy. Must not know packets.
+name is kept, because the MTA needs it to delete the copy. The MTA does not show its own Received
+field, so the place of a field proves nothing. Must not know packets.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from collections import Counter
 from typing import Final
 
 from spamnb.core.mail.envelope import Client, Envelope
-from spamnb.core.policy.verdict_headers import is_own
+from spamnb.core.mail.results import RESULT_NAMES, claims
+from spamnb.core.mail.site_results import PROOF_NAMES
+from spamnb.core.policy.verdict_headers import is_own, normalized
 from spamnb.endpoints.milter.packets import text_of
 from spamnb.service.scanning.types import ScanRequest
 
 _ITEM_BYTES: Final = 200
 """what Python needs for a recipient, or for the place of a header field"""
 
+_PROVING: Final = RESULT_NAMES | PROOF_NAMES
 _UNSAFE: Final = bytes((*range(0x21), 0x7F))
 
 HeaderPlace = tuple[int, bytes]
@@ -28,12 +32,18 @@ class MilterMessage:
 
     __slots__ = (
         "_body", "_body_bytes", "_counts", "_header", "_limit", "_places_bytes", "_rcpts",
-        "_shared", "began", "envelope", "envelope_bytes", "forged", "header_bytes", "mail",
-        "subjects",
+        "_shared", "_site", "began", "claims", "envelope", "envelope_bytes", "forged",
+        "header_bytes", "mail", "subjects",
     )  # fmt: skip
 
     def __init__(
-        self, mail: list[bytes], scan_limit_bytes: int, now: float, *, shared: bool = True
+        self,
+        mail: list[bytes],
+        scan_limit_bytes: int,
+        now: float,
+        *,
+        shared: bool = True,
+        site: tuple[str, ...] = (),
     ) -> None:
         self.mail = mail
         """the sender in angle brackets, and its parameters"""
@@ -41,6 +51,8 @@ class MilterMessage:
         self.envelope_bytes = sum(map(len, mail))
         """memory for sender and recipients"""
         self.forged: list[HeaderPlace] = []
+        self.claims: list[HeaderPlace] = []
+        """fields that report results of authentication under a name of `site`, or prove some"""
         self.subjects: list[tuple[HeaderPlace, bytes]] = []
         """with their values; LF before each folded line, as the MTA expects changed values"""
         self.began = now
@@ -49,6 +61,7 @@ class MilterMessage:
         self._limit = scan_limit_bytes
         self._shared = shared
         """whether fields with names that other filters use, too, are forged copies"""
+        self._site = site
         self._header = bytearray()
         self.header_bytes = 0
         """the size of the header, with forged copies"""
@@ -81,6 +94,10 @@ class MilterMessage:
         if is_own(name, shared=self._shared):
             self.forged.append(self._place(name))
             return
+        if self._site and (plain := normalized(name)) in _PROVING:
+            place = self._place(name)
+            if plain in PROOF_NAMES or claims(plain, value, self._site):
+                self.claims.append(place)
         if name.strip().lower() == b"subject":
             self.subjects.append((self._place(name), value))
             self._places_bytes += len(value)
@@ -112,7 +129,9 @@ class MilterMessage:
         """Return the message for the scanner."""
         whole = self._body_bytes == len(self._body)
         raw = b"\r\n".join((self._header, self._body))
-        return ScanRequest(raw, len(self._header) + 2, self.envelope, before_queue, whole)
+        return ScanRequest(
+            raw, len(self._header) + 2, self.envelope, before_queue, whole, is_received=False
+        )
 
 
 def _address_of(arguments: list[bytes]) -> str:

@@ -22,5 +22,9 @@ class MilterParams:
     scan_total_s: float = 40.0
     """limit for waiting and scanning together"""
     connections: int = 4000
+    border: bool = False
+    """whether it comes before all other milters, and scans nothing: it removes results of
+    authentication under `authserv_ids`, and marks where the sender's fields begin"""
+    authserv_ids: tuple[str, ...] = ()
     other: str = ""
     """the filter in front of spamnb, whose marks are kept; empty if there is none"""

@@ -213,8 +213,13 @@ class MilterSession:
 
     def _mail(self, data: bytes) -> None:
         arguments = packets.texts_of(data)
+        params = self.params
         self._message = MilterMessage(
-            arguments, self.params.scan_limit_bytes, self._now, shared=not self.params.other
+            arguments,
+            params.scan_limit_bytes,
+            self._now,
+            shared=not params.other,
+            site=params.authserv_ids if params.border else (),
         )
 
     def _rcpt(self, data: bytes) -> None:
@@ -335,7 +340,9 @@ class MilterSession:
         if not self._can_change:
             return b""
         message, blank = self._current, b" " if self._has_leading_space else b""
-        sent = [packets.change_header(index, name, b"") for index, name in message.forged[::-1]]
+        strangers = message.claims if message.envelope.client.source == "REMOTE" else []
+        forged = (*message.forged, *strangers)
+        sent = [packets.change_header(index, name, b"") for index, name in forged[::-1]]
         if tag:
             sent += [
                 packets.change_header(

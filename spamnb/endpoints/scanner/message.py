@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from spamnb.core.mail.envelope import Client, Envelope
+from spamnb.core.mail.site_results import is_first_hop
 from spamnb.core.policy.verdict_headers import (
     Fields,
     add_to_message,
@@ -42,8 +43,12 @@ def scan_request(
     lines = message[:limit_bytes].replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
     raw = add_to_message(lines, ())
     end = header_end(raw)
+    end = len(raw) if end < 0 else end
     envelope = envelope_of(request, named=named)
-    return ScanRequest(raw, len(raw) if end < 0 else end, envelope, refusable, whole)
+    # A mail server that names its queue id has written it into its Received field, too.
+    queue = envelope.client.ident
+    is_received = not queue or is_first_hop(raw[:end], queue)
+    return ScanRequest(raw, end, envelope, refusable, whole, is_received)
 
 
 def envelope_of(request: ClientRequest, *, named: bool) -> Envelope:

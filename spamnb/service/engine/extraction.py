@@ -42,7 +42,8 @@ class MessageReader:
         self, secret: bytes, local: LocalHosts | None = None, *, documents: bool = False
     ) -> None:
         self._key = Key(secret)
-        self._local = local or LocalHosts()
+        self.local = (local or LocalHosts()).keyed(secret)
+        """the names of the site, with the key that proves its results"""
         self._documents = documents
 
     def feature_batch(self, raws: Sequence[bytes]) -> FeatureBatch:
@@ -51,7 +52,7 @@ class MessageReader:
             documents = [read_document(raw) for raw in raws]
             texts = [document(text_of(r), d.digest) for r, d in zip(raws, documents, strict=True)]
             return FeatureBatch(documents, extract(self._key, texts))
-        messages = [read(raw, self._local) for raw in raws]
+        messages = [read(raw, self.local) for raw in raws]
         every = [fields(message) for message in messages]
         found = extract(self._key, every)
         large = found.beyond(limits.FEATURES)

@@ -113,13 +113,13 @@ class SenderLists:
                 return author_in(entry)
         raise RefError("no message has this reference", hint="give the address of the sender")
 
-    def ruling_on(self, raw: bytes, local: LocalHosts, person: str, domain: str) -> Ruling | None:
+    def ruling_on(self, raw: bytes, person: str, domain: str) -> Ruling | None:
         """Return what the lists decide about a message to a person, or to all without a name.
 
         `domain` is that of the person's address. The envelope is that of the delivered message.
         """
         lists = self._lists(person, domain)
-        return ruling_of(lists, evidence_of(raw, local)) if lists else None
+        return ruling_of(lists, evidence_of(raw, self.model.reader.local)) if lists else None
 
     def naming(self, entry: HistoryEntry, person: str, domain: str) -> list[Ruling]:
         """Return what each list says of the sender of a message in the history.

@@ -27,6 +27,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from spamnb.core.mail.domains import domain_of
 from spamnb.core.mail.local_hosts import LocalHosts
+from spamnb.core.mail.message import parted
+from spamnb.core.mail.site_results import border_mark
 from spamnb.core.model.costs import Costs, roles_of
 from spamnb.core.model.verdict import Clue, Verdict
 from spamnb.core.persons.names import PersonNames
@@ -245,6 +247,19 @@ class ModelSession:
         model, self._model = self._model, None
         if model is not None:
             model.close()
+
+    @property
+    def local(self) -> LocalHosts:
+        """The names of the site; with the key that proves results if there is a usable model."""
+        model = attempt(self._open)
+        usable = None if isinstance(model, Exception) else model
+        return self.plan.local if usable is None else usable.reader.local
+
+    def border(self, raw: bytes, queue: str) -> str:
+        """The value of X-Spamnb-Border above a message from outside; empty without a model."""
+        local = self.local
+        block, body = parted(raw, local, set())
+        return border_mark(block, body, local, queue.encode("ascii", "replace"))
 
     def sender_lists(self, recipients: Recipients) -> RecipientLists:
         """The lists of senders for these recipients; none if they cannot be read."""

@@ -62,7 +62,7 @@ class PersonalCopies:
             return {}
         with self._lock:
             plan = self._session.plan
-            message = SenderEvidence(header, plan.local, sender)
+            message = SenderEvidence(header, self._session.local, sender, raw)
             verdicts = self._session.personal(raw, message, recipients)
             junk = junk_threshold(plan.costs)
         rest = raw[len(header) :]

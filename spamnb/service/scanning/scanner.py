@@ -38,12 +38,15 @@ from spamnb.core.policy.verdict_headers import (
     Fields,
     ScanVerdict,
     add_to_message,
+    border_fields,
     decision_threshold,
     junk_threshold,
+    placed,
     reject_score_of,
     scanned_fields,
     score_of,
     signature_fields,
+    statement_fields,
     unscanned_fields,
 )
 from spamnb.errors import StoreFullError
@@ -134,11 +137,17 @@ class _PendingScan:
     advised: bool
     """whether the client carries out the verdict itself"""
     began: float
+    raw: bytes
+    """the message for the parser"""
+    header_bytes: int
+    """of `raw`"""
     client: str = ""
     """while it is queued: the client's network"""
     open: bool = True
     rulings: Rulings = field(default_factory=Rulings)
     """what lists decide about it"""
+    statement: str = ""
+    """the list of the results of authentication that are proven"""
     by_header: bool = False
     """whether only its header is scanned"""
     cancel: Callable[[], None] | None = None
@@ -175,9 +184,22 @@ class Scanner:
 
     def _submit(self, request: ScanRequest, done: Done, *, advised: bool) -> StopScan:
         is_own, now = self._is_own(request), time.perf_counter()
-        pending = _PendingScan(request, done, is_own, is_own or self._policy.observe, advised, now)
+        observed = is_own or self._policy.observe
+        pending = _PendingScan(
+            request, done, is_own, observed, advised, now, *self._placed(request)
+        )
         self._guarded([pending], partial(self._start, pending))
         return partial(self._stop, pending)
+
+    def _placed(self, request: ScanRequest) -> tuple[bytes, int]:
+        """The message for the parser, which knows if no Received field in it is the site's."""
+        if request.is_received or not self._session.plan.local.authserv_ids:
+            return request.raw, request.header_bytes
+        return placed(request.raw, request.header_bytes, request.envelope.client.ident)
+
+    def border(self, request: ScanRequest) -> Fields:
+        """Return the field that stands above a message from outside; none if there is no key."""
+        return border_fields(self._session.border(request.raw, request.envelope.client.ident))
 
     def _stop(self, pending: _PendingScan, reason: str) -> None:
         if not pending.open:
@@ -212,22 +234,24 @@ class Scanner:
         elif not request.whole and self._policy.fallback_for("large") != "head":
             self._finish(pending, ScanFault("large"))
         else:
-            pending.rulings = self._rulings_of(request)
+            pending.rulings = self._rulings_of(pending)
             self._queue(pending)
 
     def _queue(self, pending: _PendingScan) -> None:
-        request = pending.request
-        if len(request.raw) > self._policy.large_bytes:
+        if len(pending.raw) > self._policy.large_bytes:
             self._offload(pending)
         else:
-            pending.client = network_of(request.envelope.client.address)
+            pending.client = network_of(pending.request.envelope.client.address)
             self._waiting.put(pending.client, pending)
             self._schedule_run()
 
-    def _rulings_of(self, request: ScanRequest) -> Rulings:
+    def _rulings_of(self, pending: _PendingScan) -> Rulings:
         """What lists decide, before the scan, so that the history has it."""
-        envelope, head = request.envelope, request.raw[: request.header_bytes]
-        message = SenderEvidence(head, self._session.plan.local, envelope.sender)
+        envelope, head = pending.request.envelope, pending.raw[: pending.header_bytes]
+        local = self._session.local
+        message = SenderEvidence(head, local, envelope.sender, pending.raw)
+        if local.authserv_ids:
+            pending.statement = message.statement
         if found := self._deps.rules.on(envelope, message):
             return Rulings(found)
         return self._session.sender_lists(envelope.recipients).rulings(message)
@@ -237,23 +261,21 @@ class Scanner:
             if pending.open:
                 self._guarded([pending], lambda: self._finish(pending, verdict_from_json(answer)))
 
-        if self._session.is_known_crasher(pending.request.raw):
+        if self._session.is_known_crasher(pending.raw):
             self._finish(pending, ScanFault("known_crasher"))
         else:
-            request = pending.request
-            notes, recipients = self._notes_of(pending), request.envelope.recipients
-            pending.cancel = self._deps.offload.submit(request.raw, notes, arrived, recipients)
+            notes, recipients = self._notes_of(pending), pending.request.envelope.recipients
+            pending.cancel = self._deps.offload.submit(pending.raw, notes, arrived, recipients)
 
     def _offload_header(self, pending: _PendingScan) -> bool:
         """Scan only the header of a known crasher; False if there is no body to leave out."""
-        raw, end = pending.request.raw, pending.request.header_bytes
+        raw, end = pending.raw, pending.header_bytes
         header = raw[: min(end, self._policy.large_bytes)]
         if not header or end == len(raw):
             return False
         pending.by_header = True
-        pending.request = pending.request._replace(
-            raw=header, header_bytes=len(header), whole=False
-        )
+        pending.raw, pending.header_bytes = header, len(header)
+        pending.request = pending.request._replace(whole=False)
         self._offload(pending)
         return True
 
@@ -279,14 +301,14 @@ class Scanner:
                 self._guarded([pending], partial(self._finish, pending, ScanFault("busy")))
                 continue
             batch.append(pending)
-            size += len(pending.request.raw)
-            self._waiting.charge(pending.client, len(pending.request.raw))
+            size += len(pending.raw)
+            self._waiting.charge(pending.client, len(pending.raw))
         if self._waiting:
             self._schedule_run()
         self._guarded(batch, lambda: self._scan_batch(batch))
 
     def _scan_batch(self, batch: list[_PendingScan]) -> None:
-        raws = [pending.request.raw for pending in batch]
+        raws = [pending.raw for pending in batch]
         recipients = [pending.request.envelope.recipients for pending in batch]
         notes = [self._notes_of(pending) for pending in batch]
         found = self._session.scan(raws, notes, recipients)
@@ -374,6 +396,7 @@ class Scanner:
     ) -> None:
         redirect = self._policy.redirect if mail_action == "redirect" else ""
         add = scanned_fields(verdict, self._junk_log_odds, redirect=redirect, version=_VERSION)
+        add += statement_fields(pending.statement)
         tag = self._policy.tag.encode() if mail_action == "tag" else b""
         if pending.advised:
             score = score_of(verdict, self._junk_log_odds)

@@ -62,6 +62,9 @@ class ScanRequest(NamedTuple):
     before_queue: bool = False
     """whether the client waits for the reply, so that a rejection is possible"""
     whole: bool = True
+    is_received: bool = True
+    """whether an MTA of the site wrote the first Received field; False: all of `raw` may be the
+    sender's, unless a border in it (`site_results`) was written under the queue id of the client"""
 
 
 class Advice(NamedTuple):
@@ -106,6 +109,9 @@ result; with an empty one there is no result. It does nothing if the scan has en
 
 class MessageScanner(Protocol):
     """Scans messages."""
+
+    def border(self, request: ScanRequest) -> Fields:
+        """Return the field that stands above a message from outside; none if there is no key."""
 
     def scan(self, request: ScanRequest, done: Done) -> StopScan | None:
         """Scan; `done` is called exactly once, in the caller's thread, unless it is stopped."""

@@ -159,11 +159,12 @@ def _score(model: Filter, options: Scoring, spans: list[MessageSpan]) -> list[Sc
         shown = verdict.clues(options.clues) if options.clues else []
         # Without its explanation a verdict is small and can be pickled.
         small = replace(verdict, _explain=None)
-        found.append(Scored(item.name, small, shown, ruling=_ruling(options, item.raw)))
+        ruling = _ruling(options, item.raw, model.reader.local)
+        found.append(Scored(item.name, small, shown, ruling=ruling))
     return found
 
 
-def _ruling(options: Scoring, raw: bytes) -> Ruling | None:
+def _ruling(options: Scoring, raw: bytes, local: LocalHosts) -> Ruling | None:
     if options.senders is None:
         return None
-    return ruling_of([options.senders], evidence_of(raw, options.local or LocalHosts()))
+    return ruling_of([options.senders], evidence_of(raw, local))

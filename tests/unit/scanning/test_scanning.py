@@ -370,10 +370,13 @@ def test_lists_decide_and_are_named(scan_rig, surest):
 def test_a_list_believes_our_own_servers_alone(scan_rig, surest):
     """The model session and the lists use the same local hosts."""
     head = b"Authentication-Results: mx.example; dkim=pass header.d=pals.example\r\n"
+    head += b"Received: by mx.example\r\n"
     raw = head + b"From: joe@pals.example\r\nSubject: x\r\n\r\n" + surest["spam"]
     rules = AccessLists(allow=parse("domain pals.example", "a"))
     assert scan_rig(rules=rules).scan(raw).facts["reason"] != "allow-domain"
-    plan = SessionConfig(Path(), local=LocalHosts(authserv_ids=("mx.example",)))
+    plan = SessionConfig(
+        Path(), local=LocalHosts(hosts=("mx.example",), authserv_ids=("mx.example",))
+    )
     assert scan_rig(rules=rules, plan=plan).scan(raw).facts["reason"] == "allow-domain"
 
 

@@ -21,9 +21,12 @@ from spamnb.service.scanning.scanner import ScanPolicy
 
 POLICY = ScanPolicy(ActionPolicy(ActionMap("headers", "headers", "tag", "reject")))
 NAMES = PersonNames(logins=frozenset({"b.example"}), served=frozenset({"b.example"}))
-LOCAL = LocalHosts(authserv_ids=("mx.example",))
+LOCAL = LocalHosts(hosts=("mx.example",), authserv_ids=("mx.example",))
 BOB, CARL, DORA = "bob@b.example", "Carl+lists@B.example", "dora@b.example"
-PASSED = b"Authentication-Results: mx.example; spf=pass smtp.mailfrom=a.example\r\n"
+PASSED = (
+    b"Authentication-Results: mx.example; spf=pass smtp.mailfrom=a.example\r\n"
+    b"Received: by mx.example\r\n"
+)
 SENDER = ENVELOPE.sender
 
 

@@ -168,6 +168,14 @@ class ClientState:
         """Set `trusted` by the current settings."""
         self.trusted = self.quota.is_free = self.params.peers.contains(self.address)
 
+    @property
+    def wrote_received(self) -> bool:
+        """Whether it is an MTA that puts a Received field above all that its client sent.
+
+        In front of the queue a trusted client is such an MTA only if it names its client.
+        """
+        return self.trusted and (self.params.queue == "after" or bool(self.transaction.xforwards))
+
     def accept(self, what: UpstreamCommand, line: bytes) -> int:
         """Record a command that the next hop has accepted; return the bytes that it adds."""
         if what == "hello":

@@ -189,18 +189,39 @@ class MessageTransfer:
             envelope=self.envelope,
             before_queue=self._params.queue == "before",
             whole=whole,
+            is_received=self._client.wrote_received,
         )
         self._output.deadline = self._output.now + self._params.times.scan_total_s
         self._output.add(StartScan(self.request))
 
     def _clean_header(self) -> None:
-        """Remove forged copies of the added fields; without an end of the header, all is header."""
+        """Remove what is forged; without an end of the header, all is header.
+
+        Copies of the added fields are. Results of authentication under the site's names are, in
+        mail of a stranger: behind a queue, and from a trusted client, a server of the site may have
+        written them.
+        """
         end = self._find_header()
         header = bytes(self._stored[: end if end >= 0 else None])
         clean = verdict_headers.remove_forged(header, shared=not self._params.other)
+        client = self._client
+        if not client.trusted or self._is_of_stranger:
+            clean = verdict_headers.remove_claims(
+                clean,
+                self._params.local,
+                received=client.wrote_received,
+                sent=not client.trusted,
+            )
         self._header_end = len(clean)
         if len(clean) < len(header):
             self._stored = clean + self._stored[len(header) :]
+
+    @property
+    def _is_of_stranger(self) -> bool:
+        """Whether an MTA in front of the queue passes on mail of a client of its own."""
+        seen = self.envelope.client
+        is_named = bool(self.envelope.xforward_lines)
+        return self._params.queue == "before" and is_named and seen.source.upper() != "LOCAL"
 
     def scan_fault(self, incident: str) -> bool:
         """Handle a fault of the daemon during the scan: the message is passed on unscanned.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.endpoints.net.address import Address, MailProtocol
 from spamnb.endpoints.net.networks import LOOPBACK, NetworkSet
 
@@ -125,5 +126,7 @@ class ListenerParams(RelayPolicy):
     """recipient domains for untrusted clients, in lower case; empty: only trusted clients may
     connect"""
     hostname: str = "localhost"
+    local: LocalHosts = field(default_factory=LocalHosts)
+    """the names of the site, under which strangers must not report results of authentication"""
     times: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)
