@@ -59,9 +59,12 @@ def check(ctx: click.Context, session: CliSession) -> None:
     """Check whether `serve` could run with these settings.
 
     Exit code 0 if it could; otherwise 2, and one line per problem. The check reads the files that
-    the settings name, as the daemon's user, and tries the addresses. It changes nothing.
+    the settings name, as the daemon's user, and tries the addresses. It changes nothing. With
+    local.authserv_ids it also says of each listener what becomes of a forged result of
+    authentication there.
     """
     from spamnb.daemon.config_checks import Checked, problems
+    from spamnb.daemon.results_check import outcomes
     from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
     from spamnb.settings import home_of
 
@@ -74,6 +77,11 @@ def check(ctx: click.Context, session: CliSession) -> None:
     lists = AccessLists.load(RuleFiles(settings.rules.allow, settings.rules.block))
     if warning := lists.warning(settings.local):
         warn(warning)
+    for one in outcomes(settings):
+        if one.remedy:
+            warn(f"{one.text} - {one.remedy}")
+        else:
+            say(one.text)
     say(f"{settings.file or 'no settings file, defaults'}: no problems found")
 
 

@@ -8,11 +8,13 @@ import sys
 from contextlib import closing
 
 import pytest
+from support.cli import spamnb
 from support.daemon import let_others_enter, serve, settings_in
 from support.learner import as_user
 from support.postfix import free_ports
 
 from spamnb.daemon.config_checks import Checked, problems
+from spamnb.daemon.results_check import outcomes
 from spamnb.settings import load
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
@@ -222,3 +224,43 @@ def test_a_key_with_a_passphrase_is_a_problem_and_no_question(tmp_path):
     text = f'[delivery]\ncertificate = "{tmp_path}/cert"\nkey = "{pem}"\n'
     (line,) = found(tmp_path, text)
     assert "the certificate" in line
+
+
+AUTHSERV = '[local]\nauthserv_ids = ["mx.example.org"]\n'
+HOSTS = 'hosts = ["mx.example.org"]\n'
+BEFORE = '[listener.mx]\naddress = "127.0.0.1:0"\nupstream = "127.0.0.1:9"\n'
+AFTER = BEFORE + 'queue = "after"\n'
+MILTER = '[listener.milter]\nprotocol = "milter"\naddress = "127.0.0.1:0"\n'
+BORDER = '[listener.border]\nprotocol = "milter"\naddress = "127.0.0.1:0"\nborder = true\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "has_remedy"),
+    [
+        (HOSTS + BEFORE, "mx: a forged result of a stranger is removed; a result is", False),
+        (HOSTS + AFTER, "mx: a forged result of a stranger is ignored; a result is", False),
+        (AFTER, "mx: a forged result of a stranger is ignored; no result is ever", True),
+        (HOSTS + MILTER, "milter: a forged result of a stranger is ignored; no result", True),
+        (HOSTS + BORDER, "border: a forged result of a stranger is removed", False),
+        (HOSTS + BORDER + MILTER, "milter: a forged result of a stranger is ignored; a re", False),
+    ],
+)
+def test_the_fate_of_a_forged_result_is_told(tmp_path, text, wanted, has_remedy):
+    """A forged message goes through the code of each listener; a remedy follows if it is needed."""
+    file = tmp_path / "spamnb.toml"
+    file.write_text(AUTHSERV + text)
+    settings = load(file, environment={}, flags={"home": str(tmp_path / "home")})
+    told = list(outcomes(settings))[-1]
+    assert told.text.startswith(f"listener.{wanted}")
+    assert bool(told.remedy) == has_remedy
+
+
+def test_config_check_tells_the_fate_of_a_forged_result(tmp_path):
+    """Lines of the command; without names of servers there are none."""
+    file = tmp_path / "spamnb.toml"
+    file.write_text(AUTHSERV + HOSTS + MILTER + f'[serve]\nuser = "{OWN}"\n')
+    done = spamnb(tmp_path / "home", "--config", file, "config", "check")
+    assert (done.code, "border = true" in done.err) == (0, True), done.err
+    file.write_text(HOSTS.join(("[local]\n", MILTER)) + f'[serve]\nuser = "{OWN}"\n')
+    done = spamnb(tmp_path / "home", "--config", file, "config", "check")
+    assert (done.code, done.err, len(done.lines)) == (0, "", 1)

@@ -17,6 +17,7 @@ CHECKS = [
     "delivery",
     "arrival",
     "headers",
+    "results",
     "filing",
     "verdict",
     "move",

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from support.history import recent
 
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.verdict import signature_text
 from spamnb.errors import PeerError, UserError
 from spamnb.service.diagnostics.checks import CHECKS, same_person
@@ -53,6 +54,11 @@ class Site:
     """A model, a feedback service, and a transport that adds the headers and fills the mailbox."""
 
     flag, verdict, signed = "NO", "deliver; label=ham; p=0.1000", True
+    local = LocalHosts()
+    above = ""
+    """what the MTA and its verifier put above the message"""
+    below = ""
+    """a hop that an MTA writes below the first field of the client"""
 
     def __init__(self, home):
         self.home = home
@@ -75,7 +81,9 @@ class Site:
         lines = {"X-Spam-Flag": self.flag, "X-Spamnb-Verdict": self.verdict,
                  "X-Spamnb-Signature": signature}  # fmt: skip
         block = "".join(f"{name}: {text}\r\n" for name, text in lines.items() if text)
-        self.box.raw = block.encode() + raw
+        first, rest = raw.split(b"\r\n", 1)
+        hop = self.below.encode()
+        self.box.raw = self.above.encode() + block.encode() + first + b"\r\n" + hop + rest
         return "taken"
 
     def findings(self, **more):
@@ -83,7 +91,7 @@ class Site:
         given = {
             "status": lambda: self.status,
             "open_records": lambda: ModelRecords(
-                lambda: Filter.open(self.home), self.home, self.forget
+                lambda: Filter.open(self.home, local=self.local), self.home, self.forget
             ),
             "open_mailbox": lambda: self.box,
             "submit": self.submit,
@@ -159,6 +167,28 @@ def test_one_thing_is_wrong(site, change, check, what):
     for name, value in change.items():
         setattr(site, name, value)
     assert broken(site.findings(), check, what) == [check]
+
+
+HOP = "Received: from localhost by mx.example.org with ESMTP id 4A; now\r\n"
+TRUE = "Authentication-Results: mx.example.org; dkim=none\r\n"
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "state", "what"),
+    [
+        (HOP, "", "ok", "the forged result was ignored; no other is believed"),
+        (TRUE + HOP, "", "ok", "are believed, after the scan: put the verifier in front of spamnb"),
+        ("", HOP, "broken", "a forged result of mx.example.org is believed"),
+    ],
+)
+def test_a_forged_result_is_sent_and_its_fate_told(site, above, below, state, what):
+    """The test message claims a pass; only where an MTA's hop is too low it is believed."""
+    site.local = LocalHosts(hosts=("mx.example.org",), authserv_ids=("mx.example.org",))
+    site.above, site.below = above, below
+    found = site.findings()["results"]
+    assert found.state == state, found
+    assert what in found.what
+    assert bool(found.todo) == (state == "broken")
 
 
 def test_a_message_filed_without_the_flag_is_reported(site):

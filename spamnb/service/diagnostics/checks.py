@@ -1,6 +1,6 @@
 """The checks of `spamnb doctor`, as a table: function, required checks, and what to do on failure.
 
-    daemon > model > persons > mailbox > delivery > arrival > headers > filing > verdict
+    daemon > model > persons > mailbox > delivery > arrival > headers > results > filing > verdict
            > move > learning > person > score > move back > learning again
 
 A check returns a sentence, or raises an error that says what is wrong. A message classified as junk
@@ -21,6 +21,9 @@ from email.parser import BytesHeaderParser
 from email.utils import formatdate
 from typing import Final, NamedTuple, TypeVar
 
+from spamnb.core.mail.message import parted
+from spamnb.core.mail.results import passed_domains
+from spamnb.core.mail.site_results import STATEMENT
 from spamnb.core.model.verdict import Verdict
 from spamnb.core.persons.pairing import pairing_fault
 from spamnb.core.policy.actions import LEAST_MESSAGES
@@ -33,6 +36,10 @@ Result = TypeVar("Result")
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 """between two polls, to limit the load on the mail server"""
+
+_FORGED_DOMAIN: Final = "forged.spamnb.invalid"
+_FORGED: Final = "Authentication-Results: {site}; spf=pass smtp.mailfrom={domain}\n"
+"""a result that no server wrote, at the top of the test message"""
 
 _TEXT: Final = """\
 From: spamnb doctor <{rcpt}>
@@ -159,6 +166,8 @@ def _delivery(run: CheckRun) -> str:
     text = _TEXT.format(
         rcpt=run.ports.rcpt, ident=run.ident, token=secrets.token_hex(8), date=formatdate()
     )
+    for site in run.records.local.authserv_ids[:1]:
+        text = _FORGED.format(site=site, domain=_FORGED_DOMAIN) + text
     run.snapshot = run.records.snapshot()
     reply = run.ports.submit(text.replace("\n", "\r\n").encode("ascii"), run.ports.rcpt)
     run.sent = True
@@ -195,6 +204,26 @@ def _headers(run: CheckRun) -> str:
     if not run.signature:
         raise PeerError("the message has no signature", hint=_UNSIGNED)
     return verdict or "only the signature: mail on this listener is observed"
+
+
+def _results(run: CheckRun) -> str:
+    """Say what became of the forged result, and whether the scan has believed any other."""
+    assert run.found is not None
+    assert run.records is not None
+    local = run.records.local
+    if not local.authserv_ids:
+        return "no result is believed: local.authserv_ids is empty"
+    block, _ = parted(run.found.raw, local, set())
+    if _FORGED_DOMAIN in passed_domains(block.results):
+        raise PeerError(f"a forged result of {local.authserv_ids[0]} is believed")
+    is_there = any(_FORGED_DOMAIN.encode() in trace.value for trace in block.traces)
+    fate = "ignored" if is_there else "removed"
+    methods = sorted({f"{one.method}={one.result}" for one in block.results})
+    if not methods:
+        return f"the forged result was {fate}; no other is believed: see docs/postfix.md, Results"
+    is_late = not _header(run, STATEMENT)
+    late = ", after the scan: put the verifier in front of spamnb" if is_late else ""
+    return f"the forged result was {fate}; the site's own are believed{late}: {', '.join(methods)}"
 
 
 def _filing(run: CheckRun) -> str:
@@ -350,6 +379,8 @@ CHECKS: Final = (
         "log, and docs/postfix.md, The return listener", ("delivery",)),
     Check("headers", _headers, "see docs/postfix.md, Before the queue, After the queue",
         ("arrival",)),
+    Check("results", _results, "see docs/postfix.md, Results of authentication: local.hosts, and a "
+        "milter listener with border = true", ("headers",)),
     Check("filing", _filing, "see docs/dovecot.md, File spam into Junk", ("headers",)),
     Check("verdict", _verdict, "check that --home is the home of the daemon that took the mail",
         ("headers",)),

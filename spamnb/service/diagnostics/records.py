@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.events import NO_LABEL, Totals
 from spamnb.core.model.verdict import Verdict, signature_bytes
 from spamnb.core.persons.names import PersonNames
@@ -111,6 +112,11 @@ class ModelRecords:
         with suppress(RefError):
             return self._model.explain(signature, person=person)
         return self._model.score(raw, remember=False, person=person)
+
+    @property
+    def local(self) -> LocalHosts:
+        """Return the names of the site, with the key of the model."""
+        return self._model.reader.local
 
     def history_entry(self, signature: str) -> HistoryEntry | None:
         """Return the history entry of a signature; None if there is none."""
