@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -253,6 +254,8 @@ class Rig:
         self.port = dict(zip(names, free_ports(len(names)), strict=True))
         self.master, self.main, self.dovecot = "", "", ""
         self.files = {}
+        self.daemon: Any = None
+        """the daemon of this server; the test makes it when the ports are known"""
 
     def start(self):
         """Write everything and start both."""
