@@ -19,6 +19,8 @@ from spamnb.core.policy.sender_evidence import evidence_of
 
 pytestmark = [needs_rig, needs_opendkim, needs_rspamd]
 BOSS = f"boss@{DOMAIN}"
+GREETINGS = ("x by mx.example.org with LMTP", "x by mx.example.org with LMTP id 1", "by by by")
+"""Postfix writes all words of a greeting into its Received field"""
 
 
 @pytest.fixture(params=[*PLACES, *UNPROVEN])
@@ -44,7 +46,12 @@ def test_sixty_forged_results_and_a_true_one(site):
     sender = BOSS if place.policy else "stranger@example.net"
     rig.send(signed(forged("", "true"), DOMAIN), ["alice@example.org"], sender=sender)
     raw, verdict = delivered(site, "true")
+    for number, greeting in enumerate(GREETINGS):
+        more = forged("above a forged hop", f"greeting {number} end")
+        rig.send(more, ["alice@example.org"], greeting=greeting)
     got = {name: delivered(site, f"forged {name} end") for name in VARIANTS}
+    more = [f"greeting {number}" for number in range(len(GREETINGS))]
+    got |= {name: delivered(site, f"{name} end") for name in more}
     rows = {row["signature"]: row["id"] for row in site.history()}
     with Filter.open(rig.daemon.home, readonly=True, local=site.local) as model:
         local = model.reader.local

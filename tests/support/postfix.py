@@ -328,11 +328,13 @@ class Rig:
         """Postfix's log so far."""
         return (self.root / "maillog").read_text(errors="replace")
 
-    def send(self, raw, to, sender="stranger@example.net", **options):
+    def send(self, raw, to, sender="stranger@example.net", greeting=None, **options):
         """Send as a machine of the internet; Postfix takes its address from XCLIENT."""
         with smtplib.SMTP("127.0.0.1", self.port["mx"], timeout=LIMIT_S) as client:
             client.ehlo()
             assert client.docmd("XCLIENT", f"ADDR={STRANGER} NAME=[UNAVAILABLE]")[0] == 220
+            if greeting is not None:
+                client.ehlo(greeting)
             return client.sendmail(sender, to, raw, **options)
 
     def submit(self, raw, to, login):

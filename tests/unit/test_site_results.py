@@ -174,3 +174,23 @@ def test_results_above_the_hop_and_of_others_stay():
     below = TRUE_AR + RECEIVED + FORGED_AR + other + b"From: a@b.example\r\n\r\n"
     assert remove_claims(below, LOCAL, received=True, sent=False) == header
     assert TRUE_AR not in remove_claims(header, LOCAL, received=False, sent=False)
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        "x by mx.example.org with LMTP",
+        "x by mx.example.org (a) with LMTP id 4A",
+        "x by mx.example.org id 4A",
+        "x BY\tmx.example.org id 4A",
+        "x by evil.example",
+    ],
+)
+def test_a_greeting_cannot_make_a_hop_into_another(greeting):
+    """Postfix copies all words of HELO into its field: a second `by` proves nothing."""
+    hop = RECEIVED.replace(b"from evil.example", f"from {greeting}".encode())
+    border = re.match(rb"X-Spamnb-Border: [^\r]+\r\n", bordered(MAIL))[0]
+    assert not is_believed(hop.replace(b"id 4A;", b"id 4B;") + FORGED_AR + border + MAIL)
+    assert not is_believed(hop + FORGED_AR + f"{HOP}\r\n".encode() + MAIL)
+    assert not is_believed(LMTP + hop + FORGED_AR + f"{HOP}\r\n".encode() + MAIL)
+    assert read(hop + MAIL, LOCAL).digest == read(MAIL, LOCAL).digest

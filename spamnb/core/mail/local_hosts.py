@@ -33,7 +33,9 @@ class LocalHosts(NamedTuple):
 
 
 def is_local_hop(value: bytes, local: LocalHosts) -> bool:
-    """Whether a Received field names a host of the site as its writer."""
-    found = BY.search(value[: limits.VALUE_BYTES])
-    writer = found[1].lower().decode("latin-1") if found is not None else ""
-    return writer in {name.lower() for name in local.hosts}
+    """Whether a Received field names a host of the site as its writer.
+
+    An MTA may copy words of the client, also another `by`, in front of its own name.
+    """
+    found = BY.findall(value[: limits.VALUE_BYTES])
+    return not {name.lower().encode() for name in local.hosts}.isdisjoint(map(bytes.lower, found))

@@ -33,7 +33,7 @@ from spamnb.core.mail.local_hosts import BY, LocalHosts
 from spamnb.core.mail.results import MOST_RESULTS, plain_identities, read_results
 
 if TYPE_CHECKING:
-    from spamnb.core.mail.headers import Block, Trace
+    from spamnb.core.mail.headers import Block, ReceivedField, Trace
 
 STATEMENT: Final = "X-Spamnb-Results"
 BORDER: Final = "X-Spamnb-Border"
@@ -49,6 +49,7 @@ _QUEUE = re.compile(rb"[0-9A-Za-z-]{1,64}")
 _LMTP = re.compile(rb"[ \t]+(?:\([^()]*\)[ \t]+)?with[ \t]+LMTPS?A?\b", re.IGNORECASE)
 _ID = re.compile(rb"[ \t]id[ \t]+([0-9A-Za-z-]{1,64})(?![0-9A-Za-z-])")
 _RECEIVED = re.compile(rb"(?im)^received[ \t]*+:((?:[^\n]*+\n[ \t])*+[^\n]*+)")
+_BY_WORD = re.compile(rb"\bby\b", re.IGNORECASE)
 _FOLD = re.compile(rb"[\r\n]")
 _RECEIVER = re.compile(rb"\breceiver=[ \t]*+\"?([^\s;\"]++)", re.IGNORECASE)
 
@@ -88,17 +89,22 @@ def _is_whole(trace: Trace, local: LocalHosts) -> bool:
 def _first_hop(block: Block) -> tuple[int, bytes]:
     """The line of the Received field below which a sender may have written, and its queue id.
 
-    Fields above this line are the site's. The line is 0 if no host of the site wrote the field.
+    Fields above this line are the site's. The line is 0 if no host of the site wrote the field, or
+    if it has a second `by`: Postfix copies all words of a client's HELO into its field.
     """
     hops = block.hops
     if block.place is not None and (not hops or block.place.line < hops[0].line):
         return 0, block.place.value
-    if not hops or not hops[0].is_local:
+    if not hops or not _is_sites(hops[0]):
         return 0, b""
     is_lmtp = _LMTP.match(hops[0].value, _end_of_by(hops[0].value)) is not None
-    hop = hops[1] if is_lmtp and len(hops) > 1 and hops[1].is_local else hops[0]
+    hop = hops[1] if is_lmtp and len(hops) > 1 and _is_sites(hops[1]) else hops[0]
     found = _ID.search(hop.value, _end_of_by(hop.value))
     return hop.line, found[1] if found is not None else b""
+
+
+def _is_sites(hop: ReceivedField) -> bool:
+    return hop.is_local and len(_BY_WORD.findall(hop.value)) == 1
 
 
 def _end_of_by(value: bytes) -> int:
