@@ -5,7 +5,9 @@ A `Site` is a model trained by others, the attacker's own mail, and the mail of 
 a trusted channel. Before each correction, `Search` tries many kinds of messages and takes the most
 harmful: the attacker's own mail, short messages of common words, long messages of one label's
 words, mixtures that score near the other label (where a doubted step is longest), headers of other
-users' mail, and copies of such mail. `oscillate` labels the same messages ham and spam in turn.
+users' mail, copies of such mail, whole bodies joined under another message's head, one label's body
+under the other's head, common words as HTML, and one word without a header; with `moves`, also
+messages that others have labelled. `oscillate` labels the same messages ham and spam in turn.
 
 Trials run in a transaction that is aborted. docs/decisions/0030 has the results.
 """
@@ -24,7 +26,7 @@ from labelled_mail import folder
 
 from spamnb.core.features.locations import TokenLocation
 from spamnb.core.mail.message import canonical
-from spamnb.core.model.costs import Costs
+from spamnb.core.model.costs import Costs, thresholds
 from spamnb.core.model.decision import decide_many
 from spamnb.core.model.scoring import RowView, scores
 from spamnb.service.engine.filter import Filter, new_recipe
@@ -35,23 +37,29 @@ from spamnb.store.memory import MemoryStore
 LABELS = ("ham", "spam")
 DAY_US = 86_400_000_000
 NOW_US = 20_000 * DAY_US
+DELIVER = thresholds(Costs())[1].log_odds
+"""log-odds above which a message is not delivered"""
 OTHERS, ATTACKER = Source("others", "train"), Source("mallory", "imap", immediate=True)
 
 
 class Harm(NamedTuple):
-    """Errors on the mail of other users, in percent; and its mean log loss by label, in nats."""
+    """Errors on the mail of other users, in percent; and the same errors as a smooth sum.
+
+    In the smooth sum, a message counts by a logistic function of its distance from the threshold of
+    `deliver`: a search that maximizes it finds more harm than one for the errors or the log loss.
+    """
 
     ham_not_delivered: float
     ham_filed: float
     spam_delivered: float
-    ham_loss: float
-    spam_loss: float
+    ham_near: float
+    spam_near: float
 
     def of(self, label: str) -> tuple[float, float]:
-        """Return (error, log loss) for an attacker that labels ham as spam, or spam as ham."""
+        """Return (error, smooth error) for an attacker that labels ham as spam, or spam as ham."""
         if label == "spam":
-            return self.ham_not_delivered + self.ham_filed, self.ham_loss
-        return self.spam_delivered, self.spam_loss
+            return self.ham_not_delivered, self.ham_near
+        return self.spam_delivered, self.spam_near
 
     def __str__(self) -> str:
         return (
@@ -67,6 +75,7 @@ class Site:
     trained: list[tuple[bytes, str]]
     own: list[tuple[bytes, str]]
     victims: list[tuple[bytes, str]]
+    per_day: int = 1000
     store: Any = field(init=False)
     owner: int | None = None
     """the owner of the attacker's labels; None for the one of each user"""
@@ -94,8 +103,9 @@ class Site:
             self._rows = view.gather(self._ids)
 
     def request(self, example: Example, label: str, user: str = "mallory") -> Learn:
-        """Return an immediate correction, one minute after the previous one."""
-        moment = NOW_US + self._words * 60_000_000
+        """Return an immediate correction: `per_day` in a day, one minute apart."""
+        day, minute = divmod(self._words, self.per_day)
+        moment = NOW_US + day * DAY_US + minute * 60_000_000
         owner = self.model.owner(user) if self.owner is None else self.owner
         source = ATTACKER._replace(user=user, owner=owner)
         return Learn(example, LABELS.index(label), source, moment, again=True)
@@ -145,8 +155,8 @@ class Site:
             100 * float((decided[~spam] > 0).mean()),
             100 * float((decided[~spam] > 1).mean()),
             100 * float((decided[spam] == 0).mean()),
-            float(np.logaddexp(0, odds[~spam]).mean()),
-            float(np.logaddexp(0, -odds[spam]).mean()),
+            100 * float((1 / (1 + np.exp(DELIVER - odds[~spam]))).mean()),
+            100 * float((1 / (1 + np.exp(odds[spam] - DELIVER))).mean()),
         )
 
     def ranked(self) -> dict[str, list[str]]:
@@ -180,9 +190,17 @@ class _AbandonedError(Exception):
     """Abort a transaction."""
 
 
-def spend(site: Site, label: str, words: int, *, tries: int = 40, people: int = 1) -> list[Harm]:
+def spend(  # noqa: PLR0913 - one attack: what, how often, by how many, how
+    site: Site,
+    label: str,
+    words: int,
+    *,
+    tries: int = 40,
+    people: int = 1,
+    moves: bool = False,
+) -> list[Harm]:
     """Return the errors after each of the worst corrections, by several users in turn."""
-    search, found = Search(site, label, tries=tries), []
+    search, found = Search(site, label, tries=tries, moves=moves), []
     for number in range(words):
         search.user = f"mallory{number % people}"
         found.append(search.word()[1])
@@ -206,6 +224,23 @@ def request(number: int, words: list[str], head: bytes = b"", subject: str = "")
     return head + f"X-N: n{number}\nSubject: {subject}\n\n{' '.join(words)}\n".encode()
 
 
+def html(number: int, words: list[str], head: bytes = b"") -> bytes:
+    """Return a message of these words as HTML."""
+    head = b"".join(
+        line + b"\n"
+        for line in head.split(b"\n")
+        if line and not line.lower().startswith((b"content-", b"mime-"))
+    )
+    text = "".join(f"<p>{word}</p>" for word in words)
+    start = b"X-N: n%d\nMIME-Version: 1.0\nContent-Type: text/html\n\n<html><body>" % number
+    return head + start + text.encode() + b"</body></html>\n"
+
+
+def body_of(raw: bytes) -> bytes:
+    """Return the body of a message."""
+    return canonical(raw).partition(b"\n\n")[2]
+
+
 def head_of(raw: bytes) -> bytes:
     """Return the header lines of a message without its subject."""
     head = canonical(raw).partition(b"\n\n")[0]
@@ -219,13 +254,16 @@ SIZES = (1, 3, 8, 30, 100, 300, 1000, 4000)
 class Search:
     """Candidates for the next correction of an attacker that labels messages as `label`."""
 
-    def __init__(self, site: Site, label: str, seed: int = 1, tries: int = 60) -> None:
-        self.site, self.label, self.tries = site, label, tries
+    def __init__(
+        self, site: Site, label: str, seed: int = 1, tries: int = 60, *, moves: bool = False
+    ) -> None:
+        self.site, self.label, self.tries, self.moves = site, label, tries, moves
         self.dice = random.Random(seed)
         self.other = "ham" if label == "spam" else "spam"
         self.ranked = site.ranked()
         self.of_other = [raw for raw, truth in site.own if truth == self.other]
         self.others = [raw for raw, truth in site.trained if truth == self.other]
+        self.of_label = [raw for raw, truth in site.trained if truth == label]
         self._number = 0
         self.user = "mallory"
 
@@ -235,13 +273,33 @@ class Search:
         against = [other, f"{other} only", f"{other}my"]
         while True:
             self._number += 1
-            kind = dice.randrange(10)
+            mark = b"X-N: %d\n" % self._number
+            kind = dice.randrange(15 + self.moves)
             if kind < 2 and self.of_other:
-                yield "own", b"X-N: %d\n" % self._number + dice.choice(self.of_other)
+                yield "own", mark + dice.choice(self.of_other)
             elif kind == 2 and self.others:
-                yield "copy", b"X-N: %d\n" % self._number + dice.choice(self.others)
+                yield "copy", mark + dice.choice(self.others)
             elif kind == 3 and self.others:
                 yield "head", request(self._number, [], head_of(dice.choice(self.others)))
+            elif kind == 4:
+                count = dice.choice((2, 5, 20))
+                bodies = [body_of(dice.choice(self.others)) for _ in range(count)]
+                head = head_of(dice.choice([*self.others, *self.of_label]))
+                yield f"{count} bodies", mark + head + b"\n" + b"\n".join(bodies)
+            elif kind == 5:
+                bodies = [self.others, self.of_label]
+                dice.shuffle(bodies)
+                head = head_of(dice.choice(bodies[0]))
+                yield "head and body", mark + head + b"\n" + body_of(dice.choice(bodies[1]))
+            elif kind == 6:
+                words = self._drawn(dice.choice([*against, "common"]), dice.choice(SIZES))
+                head = head_of(dice.choice(self.others)) if dice.random() < 0.5 else b""
+                yield "html", html(self._number, words, head)
+            elif kind == 7:
+                words = self._drawn(dice.choice([*against, "common"]), 1)
+                yield "one word", b"\n" + b"".join(w.encode() for w in words) + b" " * self._number
+            elif kind == 15:
+                yield "move", dice.choice(self.others)
             else:
                 yield self._crafted(dice.choice([*against, "common"]))
 
@@ -264,12 +322,12 @@ class Search:
 
     def word(self) -> tuple[str, Harm]:
         """Apply the worst of many corrections; return its kind and the errors after it."""
-        best: tuple[tuple[float, float], str, Example] | None = None
+        best: tuple[float, str, Example] | None = None
         source = self.candidates()
         for _ in range(self.tries):
             kind, raw = next(source)
             example = self.site.model.example(raw)
-            worth = self.site.trial(example, self.label, self.user).of(self.label)
+            worth = self.site.trial(example, self.label, self.user).of(self.label)[1]
             if best is None or worth > best[0]:
                 best = worth, kind, example
         assert best is not None

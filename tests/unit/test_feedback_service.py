@@ -460,7 +460,10 @@ def test_no_code_passes_a_score_to_the_feedback_service():
 
 @pytest.mark.parametrize("trust", ["admin", "user"])
 def test_a_correction_by_signature_decodes_one_entry(feedback_service, model, trust):
-    """One history entry is decoded, no event, and the model is read in the transaction alone."""
+    """One history entry is decoded, and the model is read in the transaction alone.
+
+    For a user, the event of an earlier label is decoded, too, to check it.
+    """
     signature = delivered(model, mail(1, "cheap pills and a casino bonus"), ALICE)
     delivered(model, mail(1, "cheap pills and a casino bonus"), ALICE)
     first = delivered(model, mail(2), ALICE)  # it counts today's events
@@ -485,4 +488,5 @@ def test_a_correction_by_signature_decodes_one_entry(feedback_service, model, tr
     finally:
         sys.setprofile(None)
     assert answer.state == "learnt"
-    assert calls == {"entry decoded": 1, "transaction": 1}
+    events = {"event decoded": 1} if trust == "user" else {}
+    assert calls == {"entry decoded": 1, "transaction": 1} | events

@@ -1,4 +1,4 @@
-"""How far one user may move shared numbers of the model in a day."""
+"""How far one user, and all users together, may move shared numbers of the model."""
 
 import contextlib
 from random import Random
@@ -9,11 +9,20 @@ import pytest
 from support.stores import copied
 
 from spamnb.core.model.events import BIAS_ONE, EventKind
-from spamnb.service.engine import step_budget
+from spamnb.service.engine import credit, step_budget
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.requests import Forget, Learn, Source
-from spamnb.service.engine.step_budget import DAY_US, MIN_STEPS, StepBudgets, budget
+from spamnb.service.engine.step_budget import (
+    CREDIT_STEPS,
+    DAY_US,
+    MIN_STEPS,
+    SHARED_STEPS,
+    WINDOW_US,
+    StepBudgets,
+    Used,
+    budget,
+)
 from spamnb.store.memory import MemoryStore
 from spamnb.store.rebuild import replay
 
@@ -41,10 +50,20 @@ def grown(grown_once):
     return lambda: Filter(copied(grown_once))
 
 
-def word(model, number, user="mallory", at=NOW, label=1, weight=1.0, *, immediate=True):
+def word(
+    model,
+    number,
+    user="mallory",
+    at=NOW,
+    label=1,
+    weight=1.0,
+    *,
+    immediate=True,
+    owner=0,
+):
     """Return how far one contradiction changes the bias, in full steps."""
     raw = mail(f"w{number}", f"unknown x{number}")
-    source = Source(user, "imap", weight, immediate)
+    source = Source(user, "imap", weight, immediate, owner=owner)
     before = model.store
     with before.read() as view:
         then = view.totals().bias.copy()
@@ -72,6 +91,37 @@ def test_a_budget_is_a_persons_own_and_of_one_day(grown):
     assert word(model, 60, "Mallory", label=0) < first / 10
     assert word(model, 61, "ann", label=1) > first / 5
     assert word(model, 62, at=NOW + DAY_US + 1, label=0) > first / 3
+
+
+def shared(messages, users, steps=SHARED_STEPS):
+    """The budget of all users without credit, after that many of their messages."""
+    return budget(np.array([messages, messages]), users, steps)
+
+
+def test_many_new_accounts_share_one_budget(grown):
+    """Sixty users with one contradiction each move the shared numbers no more than one of them."""
+    model = grown()
+    moved = [word(model, n, f"u{n}", NOW + n, n % 2, owner=100 + n) for n in range(60)]
+    assert sum(moved) <= shared(930, 60)
+    assert moved[0] > 10 * moved[-1]
+
+
+def test_the_next_days_bring_no_new_budget(grown):
+    """Five contradictions a day for twenty days: the shared budget, and at most that of credit."""
+    model = grown()
+    moved = [word(model, n, "mallory", NOW + n // 5 * DAY_US, n % 2, owner=100) for n in range(100)]
+    assert sum(moved) <= shared(950, 100, SHARED_STEPS + CREDIT_STEPS * credit.MOST)
+
+
+def test_the_shared_budget_is_new_after_thirty_days(grown):
+    """What was spent is forgotten after thirty days."""
+    model = grown()
+    first = word(model, 0, "u0", owner=100)
+    for number in range(1, 60):
+        word(model, number, f"u{number}", label=number % 2, owner=100 + number)
+    late = NOW + 29 * DAY_US
+    assert word(model, 60, "ann", late, 0, owner=99) < first / 10
+    assert word(model, 61, "ann", NOW + WINDOW_US + DAY_US, 0, owner=99) > first / 3
 
 
 def test_a_clock_that_was_a_year_ahead_leaves_a_budget(grown):
@@ -190,12 +240,15 @@ def test_an_abandoned_transaction_spends_nothing(grown):
 def spends(seq, dice):
     """An event of one of three users, which goes on in time or steps back."""
     after = dice.choice((0, 1, 1, -1))
+    user = dice.choice(("ann", "bob", "Ann"))
     return SimpleNamespace(
         seq=seq,
         kind=dice.choice((EventKind.LEARN, EventKind.MOVE, EventKind.FORGET)),
-        time_us=NOW + seq * DAY_US // 40 + dice.choice((0, 0, -DAY_US, DAY_US)),
-        user=dice.choice(("ann", "bob", "Ann")),
+        time_us=NOW + seq * DAY_US // 4 + dice.choice((0, 0, -DAY_US, DAY_US)),
+        user=user,
         person=0,
+        owner=dice.choice((0, {"ann": 11, "Ann": 11, "bob": 22}[user])),
+        credit=dice.choice((-3, 0, 1, 2, 8)),
         immediate=dice.random() < 0.7,
         weight=dice.choice((1.0, 0.5)),
         before=dice.choice((-1, 0)),
@@ -205,22 +258,28 @@ def spends(seq, dice):
     )
 
 
-def walked(budgets, person, plan, events):
+def walked(plan, events, *, span, pays, authors):
     """What the rule says, event by event from the newest to the oldest."""
-    spent, own = 0, 0
-    since, until = plan.request.time_us - DAY_US, plan.request.time_us + DAY_US
+    spent, messages, now = 0, 0, plan.request.time_us
     for back in range(plan.seq - 1):
         event = events.get(plan.seq - 1 - back)
         recent = back < step_budget.RECENT_EVENTS
-        if back >= step_budget.MAX_DAY_EVENTS or event is None:
+        if back >= step_budget.MOST_EVENTS or event is None:
             break
-        if not recent and event.time_us <= since:
+        if not recent and event.time_us <= now - WINDOW_US:
             break
-        _, size, payer, user, messages = budgets._used(event)
-        if payer == budgets._name(person) and since < event.time_us < until:
+        if not recent and event.time_us <= now - span:
+            span = 0
+        _, _, size, _, _, change, _, _, _ = StepBudgets(RECIPE)._used(event)
+        if pays(event) and span and now - span < event.time_us < now + DAY_US:
             spent += size
-        own += messages * (recent and user == budgets._name(person))
-    return spent / step_budget._SIZE_ONE, own
+        messages += change * (recent and authors(event))
+    return Used(spent / step_budget._SIZE_ONE, messages)
+
+
+def in_pool(event):
+    """Whether an event used the budget that users without credit share."""
+    return event.owner != 0 and event.immediate and event.credit < 2
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -228,7 +287,7 @@ def test_the_budget_is_that_of_a_walk_through_the_journal(monkeypatch, seed):
     """Also beside abandoned transactions, events of other processes, a checkpoint and limits."""
     dice = Random(seed)
     monkeypatch.setattr(step_budget, "RECENT_EVENTS", dice.choice((3, 20, 1000)))
-    monkeypatch.setattr(step_budget, "MAX_DAY_EVENTS", dice.choice((30, 200, 50_000)))
+    monkeypatch.setattr(step_budget, "MOST_EVENTS", dice.choice((30, 200, 50_000)))
     monkeypatch.setattr(step_budget, "_AT_ONCE", dice.choice((1, 7, 256)))
     budgets = StepBudgets(RECIPE)
     checkpoint, stored, events = dice.choice((0, 0, 50)), 0, {}
@@ -244,11 +303,25 @@ def test_the_budget_is_that_of_a_walk_through_the_journal(monkeypatch, seed):
             stored=stored, view=SimpleNamespace(event=events.get), event=every.get
         )
         seq = stored + planned + 1
-        request = SimpleNamespace(time_us=NOW + seq * DAY_US // 40)
+        request = SimpleNamespace(time_us=NOW + seq * DAY_US // 4)
         plan = SimpleNamespace(seq=seq, request=request)
         for person in ("ann", "bob"):
             found = budgets._in_journal(person, plan, journal)
-            assert found == walked(budgets, person, plan, every)
+
+            def is_own(event, person=person):
+                return event.immediate and event.user.casefold() == person
+
+            def is_author(event, person=person):
+                return event.user.casefold() == person
+
+            def is_own_with_credit(event, is_own=is_own):
+                return is_own(event) and not in_pool(event)
+
+            assert found == (
+                walked(plan, every, span=DAY_US, pays=is_own, authors=is_author),
+                walked(plan, every, span=WINDOW_US, pays=is_own_with_credit, authors=is_author),
+                walked(plan, every, span=WINDOW_US, pays=in_pool, authors=in_pool),
+            )
 
 
 def test_a_correction_reads_no_event_twice(grown):

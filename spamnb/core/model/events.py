@@ -170,6 +170,8 @@ class Event(NamedTuple):
     """the id of the person that the personal steps belong to; 0 if there are none"""
     owner: int = 0
     """the id of the user that the label belongs to; 0 for an administrator, and with a person"""
+    credit: int = 0
+    """how far the earlier labels of the owner were confirmed, when the event was made"""
 
     @property
     def label_key(self) -> bytes:

@@ -165,6 +165,25 @@ class TrainingRows:
             self._prediction = message, predict(recipe, self.totals, message.cells, message.sizes)
         return self._prediction[1]
 
+    def predict_without(self, recipe: Recipe, event: Event) -> Prediction:
+        """The result for the message of a live label as if the label had never been given."""
+        net = event.net_update
+        parts = [event.ids, *(rehearsal.ids for rehearsal in net.rehearsals)]
+        found = [self.find(ids).rows for ids in parts]
+        rows = np.concatenate(found)
+        totals, cells, day = self.totals, self._cells[rows], self.day[rows]
+        self.totals = totals.copy()
+        message = self.find(event.ids)
+        self.update(message, -net.steps)
+        self.count(message, event.after, NO_LABEL, times=event.times)
+        self.put(message)
+        self.apply_rehearsals(net, -1)
+        self.add_to_totals(net, -1)
+        seen = predict(recipe, self.totals, self.find(event.ids).cells, message.sizes)
+        self.totals, self._prediction = totals, None
+        self._cells[rows], self.day[rows] = cells, day
+        return seen
+
     def update(self, message: MessageRows, steps: Ints) -> None:
         """Add a step to every correction of the message."""
         self._prediction = None

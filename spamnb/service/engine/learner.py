@@ -48,16 +48,23 @@ from spamnb.core.model.scoring import (
 )
 from spamnb.core.model.training_rows import MessageRows, TrainingRows, day_of
 from spamnb.core.persons.rows import PersonalRows
+from spamnb.service.engine import credit
 from spamnb.service.engine.persons import (
     message_for_person,
     scores_for_person,
     with_personal_step,
 )
-from spamnb.service.engine.planner import STREAK, PendingJournal, PlannedEvent, Planner
+from spamnb.service.engine.planner import (
+    STREAK,
+    EarlierLabel,
+    PendingJournal,
+    PlannedEvent,
+    Planner,
+)
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import BulkLoad, Learn, TrainingRequest
 from spamnb.service.engine.scoring import score_examples
-from spamnb.service.engine.step_budget import LIMITED, StepBudgets, person_of
+from spamnb.service.engine.step_budget import LIMITED, StepBudgets, person_of, sets_users_label
 from spamnb.service.engine.words import MergedWords, WordSource
 from spamnb.store.contract import ReadView, WriteView
 from spamnb.store.rows.codec import encode_event
@@ -106,6 +113,13 @@ class Learner:
             return labels
         return [label for _, label in view.last_events(STREAK)][::-1]
 
+    def plan(self, request: TrainingRequest, journal: PendingJournal) -> PlannedEvent | Receipt:
+        """Plan a request, and choose an earlier label of its user to check."""
+        plan = self.planner.plan(request, journal)
+        if isinstance(plan, PlannedEvent) and self.recipe.kind == "corrected":
+            plan.checked = self._budgets.check(plan, journal)
+        return plan
+
     def apply_plan(
         self,
         plan: PlannedEvent,
@@ -153,6 +167,7 @@ class Learner:
         """Make a LEARN or MOVE event."""
         request, message_rows = plan.request, plan.message_rows
         assert isinstance(request, Learn)
+        plan.credit = self._credit(plan, training_rows, journal)
         assert message_rows is not None
         if plan.before == plan.after:
             return self._reinforced(plan, training_rows, journal)
@@ -174,6 +189,37 @@ class Learner:
             update = self._enforce_label(plan, training_rows, update)
         delta = update if back is None else back.plus(update)
         return self._event(plan, delta, update)
+
+    def _credit(
+        self, plan: PlannedEvent, training_rows: TrainingRows, journal: PendingJournal
+    ) -> int:
+        """Return the credit of the user of a plan, after the check of an earlier label."""
+        if not sets_users_label(plan) or self.recipe.kind != "corrected":
+            return 0
+        agrees = None
+        if plan.checked:
+            earlier = plan.checked.event or journal.event(plan.checked.seq)
+            assert earlier is not None, "a live event that is not folded is in the journal"
+            agrees = self._is_confirmed(earlier, plan.checked, training_rows, journal)
+        return credit.moved(self._budgets.credit_before(plan, journal), agrees=agrees)
+
+    def _is_confirmed(
+        self,
+        earlier: Event,
+        checked: EarlierLabel,
+        training_rows: TrainingRows,
+        journal: PendingJournal,
+    ) -> bool | None:
+        """Return whether others, or else the model without the label, say the same."""
+        if checked.administrators != NO_LABEL:
+            return checked.administrators == earlier.after
+        events = [(label, journal.event(seq)) for label, seq in checked.others]
+        believed = [label for label, event in events if event and credit.is_believed(event.credit)]
+        if events:
+            # The model says of this message what most users say, also those without credit.
+            return credit.agreement(earlier.after, believed)
+        seen = training_rows.predict_without(self.recipe, earlier)
+        return credit.model_agreement(seen, earlier.after)
 
     def _reinforced(
         self, plan: PlannedEvent, training_rows: TrainingRows, journal: PendingJournal
@@ -330,6 +376,7 @@ class Learner:
             weight=request.source.weight,
             person=plan.person,
             owner=plan.owner,
+            credit=plan.credit,
         )
 
     def _no_update(self) -> Update:
@@ -387,7 +434,7 @@ class LearningBatch:
         """Run these requests; their changes are in the store after `close`."""
         learner, view = self._learner, self._view
         journal = PendingJournal(view, self._labels, self._totals.last_seq, stored=self._stored)
-        plans = [learner.planner.plan(request, journal) for request in requests]
+        plans = [learner.plan(request, journal) for request in requests]
         work = [plan for plan in plans if isinstance(plan, PlannedEvent)]
         receipts: dict[int, Receipt] = {}
         if work:
@@ -449,6 +496,10 @@ class LearningBatch:
             chunks.append(plan.request.bulk.ids)
         previous = view.event(plan.previous) if plan.previous else None
         updates = [previous.net_update, previous.delta] if previous else []
+        checked = plan.checked.event if plan.checked else None
+        if checked:
+            chunks += checked.ids
+            updates.append(checked.net_update)
         undone = view.event(plan.undoes) if plan.undoes else None
         if undone:
             updates.append(undone.delta)

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,19 @@ spam after all spam was trained last; with two 1.3 to 2.3 %, with three 1.1 to 2
 the cost of learning a message."""
 
 
+class EarlierLabel(NamedTuple):
+    """An earlier label of a user, and the labels that others have given the same message."""
+
+    seq: int
+    """of the event that gave the label"""
+    event: Event | None
+    """None for an event of the same batch, which is not made yet"""
+    administrators: int
+    """the label of an administrator; NO_LABEL without one"""
+    others: tuple[tuple[int, int], ...]
+    """the labels of other users, and the events that gave them"""
+
+
 @dataclass(slots=True)
 class PlannedEvent:
     """A request that will change the model: everything about its event but the steps."""
@@ -74,6 +87,10 @@ class PlannedEvent:
     """the label that decides the verdict on the message after the event; None for a person's"""
     left: float = 1.0
     """the fraction of a full step of the shared corrections that the daily budget allows"""
+    checked: EarlierLabel | None = None
+    """an earlier label of the user, which tells how far this one is believed"""
+    credit: int = 0
+    """how far the earlier labels of the user are confirmed"""
     rows: NDArray[np.integer[Any]] = field(default_factory=lambda: np.zeros(0, np.int64))
     sizes: tuple[int, ...] = ()
     message_rows: MessageRows | None = None
@@ -195,7 +212,7 @@ class PendingJournal:
             event = self.outline(seq)
 
 
-def _pseudo_random(number: int) -> int:
+def pseudo_random(number: int) -> int:
     """Map a number to a pseudo-random one (splitmix64)."""
     number = (number * 0x9E3779B97F4A7C15 + 0x1234567) & (2**64 - 1)
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
@@ -275,7 +292,7 @@ class Planner:
             return ()
         found = []
         for turn in range(REHEARSALS):
-            place = _pseudo_random(plan.seq * REHEARSALS + turn) % plan.seq + 1
+            place = pseudo_random(plan.seq * REHEARSALS + turn) % plan.seq + 1
             for label in range(len(self.recipe.labels)):
                 seq = journal.find_live(label, place) if label != plan.after else 0
                 if seq and seq != plan.previous:

@@ -17,7 +17,7 @@ Event, version 2, 3 with a person, or 4 with an owner (its seq is in the journal
     [f64 weight]                                                                flag 32
     [bulk]                                                                      flag 4
     [u64 person | ints personal[G, K - 1] of each update]                       version 3
-    [u64 owner]                                                                 version 4
+    [u64 owner | i8 credit]                                                     version 4
   flag 16: a person's explicit correction
   update: ints steps[G, K] | ints bias[G, K] | ints temperatures[G] | varint rehearsals
         each rehearsal: G * ids | ints steps[G, K]
@@ -90,6 +90,7 @@ _HEAD = struct.Struct("<BBBhhq")
 _LIVE = struct.Struct("<hQB")
 _DOUBLE = struct.Struct("<d")
 _ID = struct.Struct("<Q")
+_OWNED = struct.Struct("<Qb")
 
 
 @cache
@@ -239,7 +240,7 @@ def encode_event(event: Event) -> bytes:
         parts.append(_ID.pack(event.person))
         parts += [encode_ints(_personal_steps(update)) for update in updates]
     elif event.owner:
-        parts.append(_ID.pack(event.owner))
+        parts.append(_OWNED.pack(event.owner, event.credit))
     return b"".join(parts)
 
 
@@ -283,7 +284,8 @@ def decode_event(seq: int, data: Buffer) -> Event:
         ids, delta, net_update, times, bulk, undoes, bool(flags & _IMMEDIATE), weight,
     )  # fmt: skip
     if version == OWNER_VERSION:
-        return event._replace(owner=_ID.unpack(reader.take(_ID.size))[0])
+        owner, credit = _OWNED.unpack(reader.take(_OWNED.size))
+        return event._replace(owner=owner, credit=credit)
     return _with_person(reader, event) if version == PERSON_VERSION else event
 
 
