@@ -39,6 +39,8 @@ SHORT = {
         (0, 1),
     ),
     "bench/console_flood": (["--pairs", "1"], "lost_share", (0, 1)),
+    "bench/decisions": (["--alone"], "full", (0,)),
+    "bench/threshold_attack": (["--short"], "full    1.0 up, accomplice", (0,)),
     "bench/endpoints": (
         ["--rounds", "1", "--messages", "20"],
         "idle scanner connection",

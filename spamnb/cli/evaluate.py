@@ -110,6 +110,8 @@ spamnb evaluate --decisions --feedback errors --answered 0.3 ham/ spam/   what u
 @click.option("--apart", type=Number(0, 1e9), default=900.0, show_default=True, metavar="SECONDS",
               help="Time between two messages: one that is not moved for a day is presumed to "
               "be in its place.")  # fmt: skip
+@click.option("--then", nargs=2, metavar="HAM SPAM", help="With --decisions: mail of another kind "
+              "that comes after all other mail.")  # fmt: skip
 @pass_session
 @click.pass_context
 def evaluate(ctx: click.Context, session: CliSession, /, **given: Any) -> None:
@@ -166,6 +168,7 @@ _ADD: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "answered": ("--decisions", lambda given: given["decisions"]),
     "late": ("--decisions", lambda given: given["decisions"]),
     "apart": ("--decisions", lambda given: given["decisions"]),
+    "then": ("--decisions", lambda given: given["decisions"]),
     "people": ("--world", lambda given: given["world"]),
     "prior_file": ("HAM and SPAM", lambda given: not _is_of_others(given)),
     "against_rest": ("--label or --plain", lambda given: given["labelled"] or given["plain"]),

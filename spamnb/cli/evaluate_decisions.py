@@ -32,11 +32,13 @@ def evaluate_decisions(options: Options, given: dict[str, Any], one_in: int) -> 
             f"--decisions does not work with --feedback {given['feedback']}",
             hint="--feedback errors, with --answered and --late; or --feedback full",
         )
+    messages, order = ordered(given["sources"], given["order"], given["seed"])
+    change = len(messages) if given["then"] else 0
+    messages += ordered(given["then"] or (), given["order"], given["seed"])[0]
     site = Site(
         given["feedback"], given["answered"], given["late"], given["apart"], one_in,
-        seed=given["seed"],
+        seed=given["seed"], change=change,
     )  # fmt: skip
-    messages, order = ordered(given["sources"], given["order"], given["seed"])
     with progress_bar("evaluating") as bar:
         if bar:
             options = replace(options, progress=lambda done, total: bar(done, total, ""))
@@ -51,6 +53,7 @@ def evaluate_decisions(options: Options, given: dict[str, Any], one_in: int) -> 
             "late_s": site.late_s,
             "apart_s": site.apart_s,
             "one_in": site.one_in,
+            "change": site.change,
             "filters": [one.as_dict() for one in found],
         }
         write_text(given["json_file"], json.dumps(plain, indent=2) + "\n")
@@ -76,6 +79,15 @@ def _print(found: list[DecisionFigures]) -> None:
          *("{} of {}".format(*one.filed_of_first[first]) for one in found))
         for first in found[0].filed_of_first
     ]  # fmt: skip
+    rows += [
+        (f"ham filed of the first {first}",
+         *(str(one.ham_filed_of_first[first]) for one in found))
+        for first in found[0].ham_filed_of_first
+    ]  # fmt: skip
+    if found[0].ham_filed_after_change is not None:
+        rows.append(
+            ("ham filed of the first 50 then", *(str(one.ham_filed_after_change) for one in found))
+        )
     rows += [
         ("1-AUC", *(_number(one.auc_complement_percent, " %") for one in found)),
         ("calibration error", *(_number(one.calibration_error) for one in found)),

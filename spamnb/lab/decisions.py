@@ -38,6 +38,8 @@ from spamnb.service.engine.filter import ONE_IN
 
 Teaching = Literal["errors", "full"]
 _FIRST = (100, 300)
+_FIRST_HAM = 50
+"""ham after a change of the mail that are counted"""
 _RECOUNT = 10
 """messages after which the scores are counted again; the daemon counts every 30 seconds"""
 _WARM = 1000
@@ -62,6 +64,12 @@ class Site:
     """messages of each label before mail is filed"""
     seed: int = 1
     """of the choice of mistakes that are corrected"""
+    change: int = 0
+    """the number of messages after which mail of another kind comes; 0: none comes"""
+
+
+Strangers = Callable[[int, int], Sequence[ScoredMessage]]
+"""(number, time) -> what an attacker's messages add to the scores after each message"""
 
 
 class ScoredDecision(NamedTuple):
@@ -98,6 +106,8 @@ class DecisionFigures:
     filed_of_first: dict[int, tuple[int, int]]
     """of the first messages: spam filed, and spam"""
     ham_filed_of_first: dict[int, int]
+    ham_filed_after_change: int | None
+    """of the first 50 ham after the change of the mail; None without a change"""
     auc_complement_percent: float | None
     calibration_error: float | None
     """of the messages after the first thousand; None if there are none"""
@@ -126,9 +136,11 @@ def decisions_of(
     return found
 
 
-def play(samples: Samples, options: Options, site: Site) -> DecisionFigures:
-    """Return the figures of spamnb."""
-    judge = _SpamnbJudge(samples, options, site)
+def play(
+    samples: Samples, options: Options, site: Site, strangers: Strangers | None = None
+) -> DecisionFigures:
+    """Return the figures of spamnb; with `strangers` while an attacker sends mail."""
+    judge = _SpamnbJudge(samples, options, site, strangers)
     return _played("spamnb", judge, samples.truth, site, options.progress)
 
 
@@ -165,12 +177,13 @@ def _played(
             waiting.append((now + late_us, index))
         if progress:
             progress(index + 1, count)
-    return _figures(name, judged, np.array(spam, bool), corrections)
+    return _figures(name, judged, np.array(spam, bool), (corrections, site.change))
 
 
 def _figures(
-    name: str, judged: list[ScoredDecision], spam: Bools, corrections: int
+    name: str, judged: list[ScoredDecision], spam: Bools, counted: tuple[int, int]
 ) -> DecisionFigures:
+    corrections, change = counted
     filed = np.array([one.decision in _FILED for one in judged], bool)
     unsure = np.array([one.decision == "unsure" for one in judged], bool)
     odds = np.array([one.log_odds for one in judged], np.float64)
@@ -188,6 +201,9 @@ def _figures(
         corrections=corrections,
         filed_of_first={n: (int((filed & spam)[:n].sum()), int(spam[:n].sum())) for n in _FIRST},
         ham_filed_of_first={n: int((filed & ~spam)[:n].sum()) for n in _FIRST},
+        ham_filed_after_change=int(filed[change:][~spam[change:]][:_FIRST_HAM].sum())
+        if change
+        else None,
         auc_complement_percent=100 * (1 - auc(spam, odds)) if 0 < spam.sum() < len(spam) else None,
         calibration_error=calibration_error(spam[later], P[later]) if len(P) > _WARM else None,
         threshold=judged[-1].threshold if judged else SHIPPED,
@@ -197,8 +213,11 @@ def _figures(
 class _SpamnbJudge:
     """spamnb with the threshold of the site."""
 
-    def __init__(self, samples: Samples, options: Options, site: Site) -> None:
+    def __init__(
+        self, samples: Samples, options: Options, site: Site, strangers: Strangers | None
+    ) -> None:
         self._trial = Trial(samples, samples.truth, options)
+        self._strangers, self._places = strangers, list[int]()
         self._truth = samples.truth.tolist()
         self._costs, self._site = options.costs or Costs(), site
         self._seen: list[ScoredMessage] = []
@@ -213,19 +232,23 @@ class _SpamnbJudge:
         decision = decide_stretched(shown, threshold, self._costs)
         decision = limit_while_untrained(decision, min(self._taught), self._site.least)
         filed = None if decision == "unsure" else decision in _FILED
+        self._places.append(len(self._seen))
         self._seen.append(ScoredMessage(now_us, log_odds, filed))
+        if self._strangers:
+            self._seen += self._strangers(index, now_us)
         return ScoredDecision(log_odds, threshold, decision)
 
     def teach(self, index: int, now_us: int) -> None:  # noqa: ARG002 - the protocol's signature
         self._trial.train([index])
         label = self._truth[index]
         self._taught[label] += 1
-        self._seen[index] = self._seen[index]._replace(said=BINARY[label])
+        place = self._places[index]
+        self._seen[place] = self._seen[place]._replace(said=BINARY[label], user="users")
 
     def _threshold(self, now_us: int) -> float:
         if not self._site.one_in:
             return SHIPPED
-        if self._counts is None or len(self._seen) % _RECOUNT == 0:
+        if self._counts is None or len(self._places) % _RECOUNT == 0:
             self._counts = count_scores(reversed(self._seen), now_us)
         return site_threshold(self._counts, min(self._taught), self._site.one_in)
 

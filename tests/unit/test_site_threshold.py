@@ -10,8 +10,8 @@ from spamnb.core.model.costs import Costs, junk_from, thresholds
 from spamnb.core.model.decision import decide
 from spamnb.core.model.site_threshold import (
     FLOOR,
-    FREE,
     NO_SCORES,
+    RAISE,
     SETTLED_US,
     SHIPPED,
     WINDOW,
@@ -96,14 +96,31 @@ def test_the_mail_of_one_sender_or_to_one_recipient_is_at_most_half(name):
     assert threshold(others) - threshold([*flood, *others]) <= 0.7 * 2
 
 
-def test_the_labels_of_one_user_are_at_most_half():
-    """A user who labels more than all others counts no more than they do, or `FREE` messages."""
-    others = [said(1, "ham", user="ann")] * 150
-    liar = [said(5, "ham", user="eve")] * 800
-    assert sum(count_scores([*liar, *others], NOW).ham) == 2 * len(others)
-    few = [said(1, "ham", user="ann")]
-    assert sum(count_scores([*liar, *few], NOW).ham) == FREE + len(few)
-    assert sum(count_scores(liar, NOW).ham) == len(liar)
+@pytest.mark.parametrize("accomplices", [1, 3])
+def test_one_user_raises_the_threshold_by_a_quarter_of_a_nat(accomplices):
+    """Spam that a user calls ham moves the threshold of the others by RAISE at most."""
+    others = [said(1.0 + number % 8 / 10, "ham", user=f"u{number % 4}") for number in range(60)]
+    liars = [
+        said(6.0, "ham", user=f"liar{number}") for number in range(accomplices) for _ in range(90)
+    ]
+    honest = threshold([*others, *EASY])
+    assert FLOOR < honest < SHIPPED - 1
+    assert honest <= threshold([*liars, *others, *EASY]) <= honest + accomplices * RAISE + 0.01
+
+
+def test_a_site_of_one_user_is_set_by_this_user():
+    """Without labels of others the only user is not limited."""
+    one = [said(4.0, "ham", user="ann") for _ in range(40)]
+    assert threshold([*one, *EASY]) > threshold([*one[:2], *EASY]) + RAISE
+
+
+@pytest.mark.parametrize("score", [-4.0, -0.01])
+def test_delivered_mail_moves_the_threshold_by_its_logarithm(score):
+    """Thousands of messages of forged senders pull it down by less than two nats."""
+    ham = [said(number % 20 / 8, "ham", user=f"u{number % 4}") for number in range(60)] + EASY
+    sent = [kept(score, sender=f"{number}.example") for number in range(WINDOW - len(ham))]
+    before, after = threshold(ham), threshold([*sent, *ham])
+    assert FLOOR <= after < before < min(after + 2, SHIPPED)
 
 
 SCORES = st.floats(-50, 50)

@@ -4,9 +4,9 @@ One threshold for all sites is wrong for nearly all: a model that is taught mist
 of most spam, and on most sites no ham comes near the shipped threshold, but on a few some does. So
 the threshold is set where the site's own ham ends (docs/decisions/0070):
 
-    tail     the score that a share of 3 / one_in of the ham exceeds: the quantile USUAL of the
-             scores of ham, plus an exponential tail of what lies above it; blended with BEGIN by
-             ham / (ham + FEW_HAM)
+    tail     the score that a share of AT_WORST / one_in of the ham exceeds: the share of ham above
+             even odds, which falls exponentially with the mean excess of such ham; blended with
+             BEGIN by ham / (ham + FEW_HAM)
     young    FLOOR + YOUNG / (1 + the taught messages of the rarest label) ^ POWER: nearly all ham
              above 2.5 nats came when fewer than six ham or six spam were taught
     threshold = the higher one
@@ -45,19 +45,22 @@ instead of 7 (docs/decisions/0070)."""
 YOUNG: Final = 7.0
 POWER: Final = 1.5
 """4.8 nats at one taught message of the rarest label, 3.2 at three, 2.6 at seven"""
-USUAL: Final = 0.9
 SCALE: Final = 0.7
-"""nats: the mean excess of ham above USUAL before it is known"""
+"""nats: the mean score of ham above even odds before it is known"""
 WEIGHT: Final = 10
-"""so many messages of ham weigh as much as SCALE does"""
+"""so many messages of such ham weigh as much as SCALE does"""
 BEGIN: Final = 3.0
 """nats: where the tail begins"""
 FEW_HAM: Final = 30
 LEAST_HAM: Final = 5
 """With fewer ham in the counts, the threshold is the shipped one."""
-AT_WORST: Final = 3.0
+AT_WORST: Final = 2.5
 """The tail is set for a share of AT_WORST / one_in: the young threshold and the weights make the
-ham lost a tenth of what the tail says."""
+ham lost less than what the tail says."""
+RAISE: Final = 0.25
+"""nats: how much the labels of one user can raise the tail of the others"""
+ENOUGH: Final = 5
+"""so many ham labels of others limit a user"""
 
 STEP: Final = 0.25
 LOWEST: Final = -4.0
@@ -113,6 +116,10 @@ class ScoreCounts(NamedTuple):
         return self.plus(other, -1)
 
 
+_EVEN: Final = round(-LOWEST / STEP)
+"""the first step above even odds"""
+_USUAL_TARGET: Final = 1000
+"""the target with which the influence of users is limited"""
 NO_SCORES: Final = ScoreCounts(*((0,) * BINS,) * 4)
 
 
@@ -143,12 +150,44 @@ def count_scores(messages: Iterable[ScoredMessage], now_us: int) -> ScoreCounts:
         if one.said is None and one.filed is not None and now_us - one.time_us >= SETTLED_US
     ]
     silent = _bounded(_bounded(silent, "sender"), "recipient")
+    kept = _histogram(one for one in silent if not one.filed)
     return ScoreCounts(
-        _histogram(one for one in said if one.said == "ham"),
+        _limited([one for one in said if one.said == "ham"], kept),
         _histogram(one for one in said if one.said == "spam"),
-        _histogram(one for one in silent if not one.filed),
+        kept,
         _histogram(one for one in silent if one.filed),
     )
+
+
+def _limited(said: Sequence[ScoredMessage], kept: Sequence[int]) -> tuple[int, ...]:
+    """Count ham labels; each user raises the tail of the users before by at most RAISE.
+
+    Users whose own ham gives the lowest tail come first, so accomplices who call spam ham come
+    last, and several of them raise it by RAISE each.
+    """
+    by_user: dict[str, list[int]] = {}
+    for one in said:
+        by_user.setdefault(one.user, []).append(bin_of(one.score))
+
+    def tail_with(steps: Iterable[int], counts: Sequence[int]) -> float:
+        found = list(counts)
+        for step in steps:
+            found[step] += 1
+        return _tail(found, AT_WORST / _USUAL_TARGET)
+
+    counts, before = [0] * BINS, 0
+    alone = {user: tail_with(steps, kept) for user, steps in by_user.items()}
+    for user in sorted(alone, key=lambda name: (alone[name], name)):
+        steps = sorted(by_user[user])
+        everything = [a + b for a, b in zip(counts, kept, strict=True)]
+        if before >= ENOUGH:
+            most = tail_with((), everything) + RAISE
+            while tail_with(steps, everything) > most:
+                steps.pop()
+        for step in steps:
+            counts[step] += 1
+        before += len(steps)
+    return tuple(counts)
 
 
 def _bounded(messages: Sequence[ScoredMessage], name: str) -> list[ScoredMessage]:
@@ -203,13 +242,16 @@ def counted_ham(counts: ScoreCounts, trained: ScoreCounts = NO_SCORES) -> list[f
 
 
 def _tail(ham: Sequence[float], share: float) -> float:
-    """Return the score that this share of the ham exceeds."""
-    sums = list(accumulate(ham))
-    usual = bisect_left(sums, USUAL * sums[-1])
-    above = ham[usual + 1 :]
-    excess = sum(there * STEP * steps for steps, there in enumerate(above, 1))
-    scale = (excess + WEIGHT * SCALE) / (sum(above) + WEIGHT)
-    return middle(usual) + scale * max(log((1 - USUAL) / share), 0.0)
+    """Return the score that this share of the ham exceeds.
+
+    Below even odds nothing counts but the number: an attacker who sends harmless mail moves the
+    tail by the logarithm of that number alone.
+    """
+    above = ham[_EVEN:]
+    count = sum(above)
+    excess = sum(there * STEP * (steps + 0.5) for steps, there in enumerate(above))
+    scale = (excess + WEIGHT * SCALE) / (count + WEIGHT)
+    return scale * max(log((count + 1) / (sum(ham) + 1) / share), 0.0)
 
 
 def stretched(log_odds: float, threshold: float) -> float:
