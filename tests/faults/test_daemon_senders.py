@@ -1,6 +1,7 @@
 """Lists of senders in the whole daemon: mail by SMTP, changes over the control socket."""
 
 import email
+import json
 import smtplib
 
 import pytest
@@ -80,3 +81,32 @@ def test_a_daemon_keeps_lists_of_senders(tmp_path):
         assert daemon.stop() == 0
     assert spamnb(home, "check").code == 0
     assert len(senders("list").lines) == 1
+
+
+def test_a_forged_result_opens_no_list(tmp_path):
+    """A stranger's result below the MTA's hop, for lists of the site, a person, the administrator.
+
+    The same result above the hop opens each of the lists.
+    """
+    home, allow = tmp_path / "home", tmp_path / "allow"
+    assert spamnb(home, "train", HAM, SPAM).code == 0
+    allow.write_text("domain boss.example\n")
+    config = settings_in(tmp_path, more=f'{MORE}[rules]\nallow = "{allow}"\n')
+    for words in (("site.example",), ("--person", "bob@example.org", "own.example")):
+        *owner, sender = words
+        done = spamnb(home, "--config", config, "senders", "add", *owner, "wanted", sender)
+        assert done.code == 0, done.err
+    spam = [path.read_bytes() for path in sorted((SAMPLE / "spam").iterdir())[:30]]
+    domains = ("site.example", "own.example", "boss.example")
+    with serve(tmp_path, config=config).ready() as daemon:
+        with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=LIMIT_S) as client:
+            client.ehlo()
+            for domain in domains:
+                field = PASSED.removesuffix(HOP).replace(b"shop.example", domain.encode())
+                for raw in (*(HOP + field + HOP + one for one in spam), field + HOP + spam[0]):
+                    client.docmd("XFORWARD", "ADDR=192.0.2.7 SOURCE=REMOTE")
+                    client.sendmail(f"x@{domain}", ["bob@example.org"], raw)
+        assert daemon.stop() == 0
+    rows = map(json.loads, spamnb(home, "history", "--json", "--limit", "0").lines)
+    opened = [row["notes"]["from"] for row in rows if "list" in row["notes"]]
+    assert sorted(opened) == sorted(f"x@{domain}" for domain in domains)

@@ -6,7 +6,7 @@ OpenDKIM, OpenDMARC and rspamd are milters of a real Postfix; a policy service i
 import email
 
 import pytest
-from support.authentication import PLACES, UNPROVEN, Site
+from support.authentication import OPENDKIM, PLACES, UNPROVEN, Site
 from support.forged_results import DOMAIN, VARIANTS, forged
 from support.other_filters import needs_rspamd
 from support.postfix import needs_rig
@@ -21,6 +21,10 @@ pytestmark = [needs_rig, needs_opendkim, needs_rspamd]
 BOSS = f"boss@{DOMAIN}"
 GREETINGS = ("x by mx.example.org with LMTP", "x by mx.example.org with LMTP id 1", "by by by")
 """Postfix writes all words of a greeting into its Received field"""
+IDENTITY = f"x=3B=20dkim=3Dpass=20header.d=3D{DOMAIN}=20header.z=3D@evil.example"
+"""the tag i= of a true signature, which OpenDKIM copies without quotes"""
+SENDER = f'"a); dkim=pass header.d={DOMAIN} (x"@evil.example'
+"""rspamd quotes it within a comment"""
 
 
 @pytest.fixture(params=[*PLACES, *UNPROVEN])
@@ -49,7 +53,12 @@ def test_sixty_forged_results_and_a_true_one(site):
     for number, greeting in enumerate(GREETINGS):
         more = forged("above a forged hop", f"greeting {number} end")
         rig.send(more, ["alice@example.org"], greeting=greeting)
+    copied = signed(forged("", "copied end"), "evil.example", IDENTITY)
+    rig.send(copied, ["alice@example.org"], sender=SENDER)
     got = {name: delivered(site, f"forged {name} end") for name in VARIANTS}
+    got["copied"] = delivered(site, "copied end")
+    if OPENDKIM in (*place.milters, *place.back):
+        assert b"header.z=@evil.example" in got["copied"][0]  # the verifier has written it
     more = [f"greeting {number}" for number in range(len(GREETINGS))]
     got |= {name: delivered(site, f"{name} end") for name in more}
     rows = {row["signature"]: row["id"] for row in site.history()}

@@ -98,7 +98,7 @@ def public_key():
     return f"v=DKIM1; k=rsa; p={base64.b64encode(der).decode()}"
 
 
-def signed(raw, domain):
+def signed(raw, domain, identity=""):
     """Return a message with CRLF line ends and a DKIM signature of `domain` (RFC 6376)."""
     head, _, body = raw.partition(b"\r\n\r\n")
     body = body.rstrip(b"\r\n") + b"\r\n"
@@ -107,6 +107,7 @@ def signed(raw, domain):
         f"v=1; a=rsa-sha256; c=relaxed/simple; d={domain}; s={SELECTOR}; h=from:subject;"
         f" bh={digest}; b="
     )
+    tags = f"i={identity}; {tags}" if identity else tags
     lines = dict(line.split(b":", 1) for line in head.split(b"\r\n") if b":" in line)
     named = {name.lower(): b" ".join(value.split()) for name, value in lines.items()}
     text = b"".join(b"%b:%b\r\n" % (name, named[name]) for name in (b"from", b"subject"))

@@ -3,13 +3,15 @@
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.forged_results import AR, DKIM, DOMAIN, HOP, SITE, VARIANTS, forged
 
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.message import parted, read
 from spamnb.core.mail.site_results import border_mark
-from spamnb.core.policy.sender_evidence import evidence_of
-from spamnb.core.policy.verdict_headers import placed, remove_claims, remove_forged
+from spamnb.core.policy.sender_evidence import SenderEvidence, evidence_of
+from spamnb.core.policy.verdict_headers import header_end, placed, remove_claims, remove_forged
 
 LOCAL = LocalHosts(hosts=(SITE, "store.example.org"), authserv_ids=(SITE,)).keyed(b"k" * 32)
 FORGED_AR = f"{AR}{DKIM}\r\n".encode()
@@ -194,3 +196,26 @@ def test_a_greeting_cannot_make_a_hop_into_another(greeting):
     assert not is_believed(hop + FORGED_AR + f"{HOP}\r\n".encode() + MAIL)
     assert not is_believed(LMTP + hop + FORGED_AR + f"{HOP}\r\n".encode() + MAIL)
     assert read(hop + MAIL, LOCAL).digest == read(MAIL, LOCAL).digest
+
+
+PIECES = (
+    FORGED_AR, RECEIVED, LMTP, BACK, f"{HOP}\r\n".encode(), b"X-Spamnb-Place: 4A\r\n",
+    f"X-Spamnb-Border: {'0' * 32}\r\n".encode(),
+    f"X-Spamnb-Results: {'0' * 16} {'0' * 32}\r\n".encode(),
+    b"From: Boss <boss@wanted.example>\r\n", b"From x\r\n", b">From x\r\n", b"\r\n", b"\n",
+    b"\r", b" a\r\n",
+    b"no field\r\n", b"\0", b":\r\n", b"\xef\xbb\xbf", b"Content-Type: message/rfc822\r\n\r\n",
+    b"Return-Path: <x@y>\r\n", b"Received: x\r\n", b"X-Spam-Flag: NO\r\n",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12), st.sampled_from([RECEIVED, LMTP + RECEIVED]))
+def test_no_order_of_fields_proves_anything_below_the_hop(pieces, top):
+    """Whatever a sender writes: below the MTA's hop, below an LMTP hop, or in a milter."""
+    raw = b"".join(pieces) + MAIL
+    assert not evidence_of(top + raw, LOCAL).is_authentic(f"boss@{DOMAIN}")
+    end = header_end(raw)
+    seen, size = placed(raw, end, "4A")
+    head = SenderEvidence(seen[:size], LOCAL, "boss@wanted.example", seen)
+    assert not head.is_authentic(f"boss@{DOMAIN}")
+    assert b"authentication-results" not in dict(read(seen, LOCAL).headers)
