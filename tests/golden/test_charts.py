@@ -4,7 +4,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spamnb.service.telemetry.charts import (
@@ -45,6 +45,7 @@ NUMBERS = st.one_of(st.none(), st.floats(0, 1e9), st.integers(0, 10**9))
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=60), st.sampled_from([DESK, PHONE]))
+@example([(5e-324, None)], DESK)
 def test_every_drawing_is_xml_inside_its_frame(rows, size):
     """Whatever the numbers: no style, no script, and no point outside of the frame."""
     values = [tuple(column) for column in zip(*rows, strict=True)] or [(), ()]

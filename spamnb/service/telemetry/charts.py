@@ -26,6 +26,8 @@ _RIGHT: Final = 8.0
 _TOP: Final = 10.0
 _BOTTOM: Final = 26.0
 _TICKS: Final = 4
+_LEAST: Final = 1e-6
+"""A chart of less is drawn as one of nothing: its labels would all be 0."""
 _BAR: Final = 0.72
 """of the space of a place"""
 
@@ -147,7 +149,8 @@ def _highest(chart: Chart) -> float:
     bars = [one.values for one in chart.series if one.kind == "bar"]
     stacked = [sum(value or 0 for value in values) for values in zip(*bars, strict=True)]
     others = [value or 0 for one in chart.series if one.kind != "bar" for value in one.values]
-    return max([*stacked, *others], default=0) or 1
+    highest = max([*stacked, *others], default=0)
+    return highest if highest >= _LEAST else 1
 
 
 def _step(least: float) -> float:
