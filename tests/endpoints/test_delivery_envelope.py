@@ -167,7 +167,7 @@ def test_xforward_names_the_client(agent):
         client.ask(b"MAIL FROM:<a@b.example>", b"RCPT TO:<bob@x.example>", b"DATA")
         sent(client, MESSAGE + b".\r\n")
     clients = [(line["client"], line["helo"], line["ident"]) for line in agent.logs]
-    assert clients == [("2001:db8::7", "a+b?c", "4bXq"), ("127.0.0.1", "mx", "")]
+    assert clients == [("2001:db8::7", "a+b{U+000A}c", "4bXq"), ("127.0.0.1", "mx", "")]
 
 
 def test_xforward_by_others_is_refused(mail):
