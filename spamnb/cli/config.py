@@ -69,6 +69,7 @@ def check(ctx: click.Context, session: CliSession) -> None:
     from spamnb.settings import home_of
 
     settings = session.settings
+    session.warn_of_other_homes()
     found = problems(Checked(settings, home_of(settings).absolute(), os.environ))
     for problem in found:
         warn(f"{problem} - {problem.hint}" if problem.hint else str(problem))

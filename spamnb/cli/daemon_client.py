@@ -58,7 +58,25 @@ def _connected(session: CliSession) -> RunningDaemon | None:
             return found
     if WELL_KNOWN in of_home or not _exists(WELL_KNOWN):
         return None
-    return _ping(WELL_KNOWN, "" if _roaming(session) else home)
+    if _roaming(session):
+        return _ping(WELL_KNOWN, "")
+    found = _ping(WELL_KNOWN, home)
+    if found is None:
+        _warn_of_another(WELL_KNOWN, home)
+    return found
+
+
+def _warn_of_another(path: Path, home: str) -> None:
+    """Warn if a daemon serves another home that this user may write."""
+    if not (found := _ping(path, "")):
+        return
+    served_home = str(found.client.ask("ping").header.get("home", ""))
+    found.client.close()
+    if served_home != home and os.access(served_home, os.W_OK):
+        warn(
+            f"the daemon serves {served_home}, and this command uses {home} - add --home "
+            f"{served_home}, or name one of them as `home` in the settings"
+        )
 
 
 def _roaming(session: CliSession) -> bool:

@@ -97,7 +97,8 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 @click.group(cls=CommandGroup, places=COMMANDS, examples=EXAMPLES, context_settings=_CONTEXT)
 @click.option("--home", metavar="DIR", help="Folder of the model. Default: $SPAMNB_HOME, `home` in "
-              "the settings, $STATE_DIRECTORY, ~/.local/share/spamnb.")  # fmt: skip
+              "the settings, $STATE_DIRECTORY, /var/lib/spamnb if this user may write it, else "
+              "~/.local/share/spamnb.")  # fmt: skip
 @click.option("--config", metavar="FILE", help="Settings file. Default: /etc/spamnb/spamnb.toml, "
               "if it exists.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Log more, and show a traceback for an error.")

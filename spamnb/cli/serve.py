@@ -55,6 +55,7 @@ def serve(session: CliSession, listen: tuple[str, ...], upstream: str | None, cr
         flags["log.level"] = "debug"
     read = partial(load, session.config_flag, flags=flags)
     settings = read()
+    session.warn_of_other_homes()
     home = home_of(settings).absolute()
     run(
         ServeRequest(settings, home, read, partial(_make_model, home, settings) if create else None)
@@ -87,10 +88,11 @@ def bypass(session: CliSession, way: str | None) -> None:
     """Deliver all mail unscanned (on) or scan it (off); without an argument, show the state.
 
     Takes effect within a second and persists over restarts: the state is the file `bypass` in the
-    home. Works with and without a running daemon.
+    home. Works with and without a running daemon, and while the settings have a mistake.
     """
     from spamnb.service.admin.bypass import bypass_is_on, turn_bypass
 
+    session.tolerate_mistakes()
     home = session.home
     if way is not None:
         turn_bypass(home, on=way == "on")
@@ -99,21 +101,26 @@ def bypass(session: CliSession, way: str | None) -> None:
 
 @command("Make the daemon reread its settings.", RELOAD_EXAMPLES)
 @pass_session
-def reload(session: CliSession) -> None:
+@click.pass_context
+def reload(ctx: click.Context, session: CliSession) -> None:
     """Make the daemon reread its settings and lists, like SIGHUP; no connection is dropped.
 
     A listener that is new or has another address starts to listen; one that was removed ends after
-    its open connections. This command first checks the settings itself (--config). If the daemon
-    finds an error in the new settings, it keeps the old ones and logs the error.
+    its open connections. If the new settings have a mistake, the daemon keeps the old ones and logs
+    the mistake; this command names it (--config), with exit code 2.
     """
     from spamnb.cli.daemon_client import served
     from spamnb.endpoints.control.protocol import ControlClient
 
+    mistake = session.tolerate_mistakes()
     daemon = served(session)
     if daemon is None:
         raise UserError("no daemon serves this home", hint="start it with `spamnb serve`")
     with ControlClient(daemon.control) as caller:
         fault = caller.ask("reload").header.get("fault")
-    say("the daemon rereads its settings; its log shows what changed")
     if fault:
         warn(f"the model cannot be used: {fault}")
+    if mistake:
+        say("the daemon keeps its old settings until the mistake is corrected")
+        ctx.exit(UserError.exit_code)
+    say("the daemon rereads its settings; its log shows what changed")

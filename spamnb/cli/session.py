@@ -62,6 +62,30 @@ class CliSession:
 
         return load(self.config_flag, flags={"home": self.home_flag})
 
+    def tolerate_mistakes(self) -> str:
+        """Go on if the settings have a mistake; return it, after a warning.
+
+        Only the home and the control socket are then known.
+        """
+        from spamnb.errors import SettingsError
+        from spamnb.settings import essential
+
+        try:
+            self.settings  # noqa: B018 - reads them
+        except SettingsError as error:
+            hint = f" - {error.hint}" if error.hint else ""
+            warn(f"the settings have a mistake: {error}{hint}")
+            self.__dict__["settings"] = essential(self.config_flag, flags={"home": self.home_flag})
+            return str(error)
+        return ""
+
+    def warn_of_other_homes(self) -> None:
+        """Warn of a second home with a model."""
+        from spamnb.settings import home_of, other_homes
+
+        for other in other_homes(self.settings):
+            warn(two_homes(home_of(self.settings), other))
+
     @cached_property
     def log(self) -> Log:
         """The log of a command: on stderr, as text."""
@@ -76,6 +100,7 @@ class CliSession:
         from spamnb.settings import home_of
 
         home = home_of(self.settings)
+        self.warn_of_other_homes()
         become_owner(home)
         return home
 
@@ -205,6 +230,14 @@ class CliSession:
         from spamnb.service.engine.requests import Source
 
         return Source(user=speaker(), channel="cli")
+
+
+def two_homes(used: Path, other: Path) -> str:
+    """Say which of two homes is in use, and what to do."""
+    return (
+        f"there are two models: {used} is used, {other} is not - delete the one that is not "
+        "wanted; `home` in the settings names another folder than the default"
+    )
 
 
 pass_session = click.make_pass_decorator(CliSession, ensure=True)

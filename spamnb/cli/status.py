@@ -30,10 +30,12 @@ _NO_DAEMON = "no daemon serves this home; these facts are read from its files"
 def status(ctx: click.Context, session: CliSession, as_json: bool, prometheus: bool) -> None:
     """Show the daemon's processes and counters, the state of the model, and warnings.
 
-    Without a running daemon the exit code is 1, and only the state of the home is shown.
+    Without a running daemon the exit code is 1, and only the state of the home is shown. Works
+    while the settings have a mistake, too.
     """
     if as_json and prometheus:
         raise UserError("--json and --prometheus exclude each other")
+    session.tolerate_mistakes()
     with asking(session) as client:
         if prometheus:
             click.echo(client.ask("metrics").body.decode(), nl=False)

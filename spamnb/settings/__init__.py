@@ -15,7 +15,8 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,9 +32,21 @@ from spamnb.settings.schema import MEMBERS, SECTIONS, VERSION, Settings
 from spamnb.settings.setting import MASKED, PREFIX, Setting, toml_of
 from spamnb.settings.table import BY_NAME, BY_VARIABLE, FAMILIES, SETTINGS, setting_of
 
-__all__ = ["DEFAULT_FILE", "Settings", "control_of", "home_of", "load", "restored"]
+__all__ = [
+    "DEFAULT_FILE",
+    "Settings",
+    "control_of",
+    "essential",
+    "home_of",
+    "load",
+    "other_homes",
+    "restored",
+]
 
 DEFAULT_FILE = Path("/etc/spamnb/spamnb.toml")
+SYSTEM_HOME = Path("/var/lib/spamnb")
+"""the home of the daemon that `scripts/install` and the packages set up"""
+_ESSENTIAL = ("home", "serve.control")
 
 
 class FoundValue(NamedTuple):
@@ -287,15 +300,72 @@ def control_of(
 
 
 def home_of(settings: Settings, environment: Mapping[str, str] | None = None) -> Path:
-    """Return the model's folder: as set, else $STATE_DIRECTORY, else in the XDG data folder."""
+    """Return the model's folder, by one rule for the daemon and all commands.
+
+    As set; else $STATE_DIRECTORY, which systemd sets for the daemon; else `SYSTEM_HOME`, if it
+    exists and this user may write it (root and the daemon's user); else in the XDG data folder.
+    """
     environment = os.environ if environment is None else environment
     if settings.home:
         return Path(settings.home).expanduser()
+    return next(_default_homes(environment))
+
+
+def other_homes(settings: Settings, environment: Mapping[str, str] | None = None) -> list[Path]:
+    """Return default homes that have a model, and are not the one in use.
+
+    None if the user names the home for this run, by a flag or a variable.
+    """
+    environment = os.environ if environment is None else environment
+    position = settings.positions.get("home", "")
+    if position and not (settings.file and position.startswith(settings.file)):
+        return []
+    used = os.path.realpath(home_of(settings, environment))
+    found = (home for home in _default_homes(environment) if os.path.realpath(home) != used)
+    return [home for home in found if os.access(home / "data.mdb", os.F_OK)]
+
+
+def _default_homes(environment: Mapping[str, str]) -> Iterator[Path]:
     state = environment.get("STATE_DIRECTORY", "").split(":")[0]
     if state:
-        return Path(state)
+        yield Path(state)
     data = environment.get("XDG_DATA_HOME", "")
-    if not data.startswith("/"):
-        # Relative paths must be ignored (XDG Base Directory Specification, 0.8).
-        data = "~/.local/share"
-    return Path(data).expanduser() / "spamnb"
+    if data.startswith("/"):  # relative paths must be ignored (XDG Base Directory, 0.8)
+        yield Path(data) / "spamnb"
+    if os.access(SYSTEM_HOME, os.R_OK | os.W_OK | os.X_OK):
+        yield SYSTEM_HOME
+    yield Path("~/.local/share/spamnb").expanduser()
+
+
+def essential(
+    file: str | Path | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Return only the home and the control socket, of settings that have a mistake.
+
+    With these, commands reach the daemon. Other lines are not read; never fails.
+    """
+    environment = os.environ if environment is None else environment
+    path = DEFAULT_FILE if file is None else Path(file)
+    found = _lines_with(path, _ESSENTIAL)
+    for name in _ESSENTIAL:
+        if value := (flags or {}).get(name) or environment.get(BY_NAME[name].variable):
+            found[name] = value
+    return _build(found, {name: FoundValue(found[name], str(path)) for name in found}, str(path))
+
+
+def _lines_with(path: Path, names: Iterable[str]) -> dict[str, Any]:
+    """Return these texts of a settings file that may not be valid TOML as a whole."""
+    try:
+        text = path.read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return {}
+    lines = _lines_of(text)
+    found: dict[str, Any] = {}
+    for name in (name for name in names if name in lines):
+        with suppress(tomllib.TOMLDecodeError):
+            _, value = next(iter(_leaves(tomllib.loads(text.splitlines()[lines[name] - 1]))))
+            found |= {name: value} if isinstance(value, str) else {}
+    return found

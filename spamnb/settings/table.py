@@ -27,8 +27,9 @@ SETTINGS: tuple[Setting, ...] = (
         "Version of this file. A program that reads another version refuses the file, so an "
         "upgrade or a downgrade cannot change the meaning of a setting unnoticed."),
     Setting("home", TEXT,
-        "Folder of the model. Empty: $STATE_DIRECTORY if systemd sets it, else spamnb in the XDG "
-        "data folder (~/.local/share)."),
+        "Folder of the model, for the daemon and all commands. Empty: $STATE_DIRECTORY if systemd "
+        "sets it, else /var/lib/spamnb if it exists and the user may write it, else spamnb in the "
+        "XDG data folder (~/.local/share)."),
     Setting("labels", LABELS,
         "Labels of messages. Fixed when a model is created."),
     Setting("model.kind", choice(*KINDS),
