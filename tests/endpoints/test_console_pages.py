@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 from support.browser import LOGINS, PASSWORD, pages
-from support.cli import spamnb
+from support.cli import HAM, SPAM, spamnb
 from support.console import trained_home
 from support.page_client import Rig
 
@@ -343,3 +343,14 @@ def test_no_user_ends_the_sessions_of_others(tmp_path):
     assert store.use_step("bob", 7)
     assert not store.use_step("BOB", 7)
     store.close()
+
+
+def test_the_status_shows_the_threshold_and_its_history(rig, cookies):
+    """Where junk begins, as `spamnb status` says it, and the event that set it."""
+    done = spamnb(rig.home, "train", "--expect", "--json", HAM, SPAM)
+    assert done.code == 0, done.err
+    nats = f"{done.json[0]['expected']['threshold']:.2f} nats"
+    told = spamnb(rig.home, "status", "--json").json[0]["model"]["threshold"]
+    page = rig.get("/status", cookies["root"]).text
+    assert f"Junk from {nats} on" in page
+    assert re.search(rf"{nats}:\s*<a[^>]*>event {told['past'][0]['event']}</a>", page)

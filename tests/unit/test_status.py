@@ -2,9 +2,11 @@
 
 import pytest
 
+from spamnb.core.model.site_threshold import BINS
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.engine.requests import Learn, Source
+from spamnb.service.engine.score_watch import store_trained_scores
 from spamnb.service.telemetry.metrics import BOUNDS_S, Meters, as_dict, prometheus
 from spamnb.service.telemetry.status import (
     folder_size,
@@ -52,6 +54,20 @@ def test_a_model_in_use_gives_no_warning(model, tmp_path):
     )  # fmt: skip
     assert all(now_us() - last < DAY_US for last in facts["learnt"].values())
     assert warned(model, tmp_path) == []
+
+
+def test_a_jump_of_the_threshold_is_reported(model, tmp_path):
+    """A change by a nat or more is a warning for three days; smaller and first ones are none."""
+    taught(model, "hs" * 100)
+    none = (0,) * BINS
+    low, near, high = (tuple(10 * (step < end) for step in range(BINS)) for end in (8, 9, 44))
+    for ham, when, said in (
+        (low, 0, []), (near, 0, []), (high, -4 * DAY_US, []), (low, -4 * DAY_US, []),
+        (high, 0, ["the junk threshold went from 2.3"]),
+    ):  # fmt: skip
+        assert store_trained_scores(model, ham, none, "root", now_us() + when)
+        found = [line for line in warned(model, tmp_path) if "threshold" in line]
+        assert [line[: len(text)] for line, text in zip(found, said, strict=True)] == said
 
 
 def test_a_side_that_was_never_taught_is_reported(model, tmp_path):

@@ -28,6 +28,7 @@ from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.requests import Source
 from spamnb.service.engine.site_scores import (
     CHANNEL,
+    JUMP_NATS,
     TRAINED,
     has_threshold,
     read_counts,
@@ -42,8 +43,6 @@ from spamnb.store.history.entry import HistoryEntry
 LEAST_NATS: Final = 0.05
 """A smaller change of the threshold waits, for a day at most: each one is an event."""
 REST_US: Final = 24 * 3600 * 1_000_000
-JUMP_NATS: Final = 1.0
-"""A change of the threshold by more is logged as a warning."""
 ALONE: Final = "this host"
 """the name of a host without a fleet"""
 _LONGEST_LOOK: Final = 20_000

@@ -162,12 +162,17 @@ def threshold_facts(view: ReadView, recipe: Recipe, one_in: int) -> dict[str, An
         "ham_said": sum(found.ham),
         "ham_trained": sum(ham) - sum(found.ham) - sum(found.kept),
         "ham_below": score_below(ham, _NEARLY_ALL) if any(ham) else None,
+        "ham_near": sum(ham[bin_of(threshold - NEAR_NATS) : bin_of(threshold)]),
         "ham_above": sum(ham[bin_of(threshold) :]),
         "past": [one._asdict() for one in past] if any(ham) else [],
     }
 
 
 _NEARLY_ALL: Final = 0.99
+JUMP_NATS: Final = 1.0
+"""a change of the threshold that an administrator should know of"""
+NEAR_NATS: Final = 1.0
+"""ham so far below the threshold is near it"""
 
 
 def threshold_text(facts: dict[str, Any]) -> str:
@@ -179,7 +184,8 @@ def threshold_text(facts: dict[str, Any]) -> str:
         return f"{text}, as shipped: {facts['ham']:,} ham counted"
     return (
         f"{text} (as shipped: {facts['shipped']:.2f}): of {facts['ham']:,} ham, "
-        f"{_NEARLY_ALL:.0%} were below {facts['ham_below']:.2f} and {facts['ham_above']} above it"
+        f"{_NEARLY_ALL:.0%} were below {facts['ham_below']:.2f}, "
+        f"{facts['ham_near']} were less than {NEAR_NATS:g} below it and {facts['ham_above']} above"
     )
 
 

@@ -12,12 +12,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spamnb.errors import StoreAccessError, StoreError
 from spamnb.service.engine.clock import now_us
-from spamnb.service.engine.site_scores import threshold_facts
+from spamnb.service.engine.site_scores import JUMP_NATS, threshold_facts
 from spamnb.service.feedback.spool import FAILED
 from spamnb.service.telemetry.unscanned import sentence
 from spamnb.store.lmdb.sharing import DATA_FILE
@@ -36,6 +37,8 @@ _DRIFT = 0.35
 _NEARLY = 0.8
 """share of the model's size limit from which a warning is given"""
 _SEEN = 20
+_JUMP_DAYS = 3
+"""how long a jump of the junk threshold is a warning"""
 _DAY_US = 86_400_000_000
 
 _PATH = re.compile(r"(?<!\S)(?!(?<=the )home/)\S*/[^\s:]*")
@@ -192,7 +195,17 @@ def _model_warnings(model: Mapping[str, Any], quiet_days: int) -> list[str]:
                 f"{share:.0%} of the last {lately} trainings were {label}, of all trainings "
                 f"{count / total:.0%}: check that the other labels are still learnt"
             )
-    return found
+    return found + _threshold_warnings(model["threshold"]["past"], now)
+
+
+def _threshold_warnings(past: Sequence[Mapping[str, Any]], now: int) -> list[str]:
+    """Warn of a jump of the junk threshold, as long as it is new."""
+    for after, before in pairwise(past):
+        old, new = before["log_odds"], after["log_odds"]
+        if abs(new - old) >= JUMP_NATS and now - after["time_us"] < _JUMP_DAYS * _DAY_US:
+            jump = f"the junk threshold went from {old:.2f} to {new:.2f} nats"
+            return [f"{jump} by event {after['event']}: check the newest labels of ham"]
+    return []
 
 
 def _spool_warnings(facts: Mapping[str, Any]) -> list[str]:

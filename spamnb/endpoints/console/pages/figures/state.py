@@ -10,6 +10,7 @@ from spamnb.endpoints.console.pages.page import Act, Notice, PageRequest, PageVi
 from spamnb.endpoints.console.pages.texts import text
 from spamnb.endpoints.console.parameters import FLAG, Parameter
 from spamnb.endpoints.console.site import ConsoleSite
+from spamnb.service.engine.site_scores import threshold_text
 from spamnb.service.telemetry.status import quantile
 
 CHANGED: Final = Parameter("changed", FLAG, "Only settings that differ from the default.", "")
@@ -26,7 +27,10 @@ def status(site: ConsoleSite, request: PageRequest) -> PageView:
     (caller,) = request.visitor.callers()
     found = ask(site, caller, "status")
     counted, timed = _counters(found["counters"])
-    return PageView("status", {"found": found, "counted": counted, "timed": timed})
+    threshold = threshold_text(found["model"]["threshold"]) if found.get("model") else ""
+    return PageView(
+        "status", {"found": found, "counted": counted, "timed": timed, "threshold": threshold}
+    )
 
 
 def _counters(counters: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
