@@ -16,6 +16,14 @@ REAL = {
         ),
         ["wanted.example"],
     ),
+    "OpenDKIM, not quoted": (
+        (
+            b"mx.example.org;\tdkim=pass (1024-bit key) header.d=wanted.example"
+            b" header.i=@wanted.example header.a=rsa-sha256 header.s=s1 header.b=iZg/OlX/;"
+            b"\tdkim-atps=neutral"
+        ),
+        ["wanted.example"],
+    ),
     "OpenDKIM, quoted": (
         (
             b"mx.example.org; dkim=pass (1024-bit key) header.d=a.example header.i=x@m.a.example"

@@ -32,6 +32,8 @@ _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _KEYWORD = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _DOMAIN = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _LOCAL = r"[!#$%&'*+/=?\-.0-9A-Z^_`a-z{|}~]*"
+_BASE64 = r"[A-Za-z0-9+/]+"
+"""OpenDKIM does not quote the slash in header.b, the first characters of a signature"""
 _PRINTABLE = re.compile(rb"[ -~]*")
 _HEAD = re.compile(rf"({_ATOM}|{_QUOTED})(?:{_GAP}1)?{_END}")
 _NONE = re.compile(rf" ?none{_END}")
@@ -39,7 +41,7 @@ _METHOD = re.compile(rf" ?({_KEYWORD})(?:/1)?=({_KEYWORD})")
 _REASON = re.compile(rf"{_GAP}reason=(?:{_QUOTED}|{_ATOM})")
 _PROPERTY = re.compile(
     rf"{_GAP}((?:smtp|header|body|policy)\.{_KEYWORD})="
-    rf"({_QUOTED}(?:@{_DOMAIN})?|{_LOCAL}@{_DOMAIN}|{_ATOM})(?=[ ;]|\Z)"
+    rf"({_QUOTED}(?:@{_DOMAIN})?|{_LOCAL}@{_DOMAIN}|{_ATOM}|{_BASE64})(?=[ ;]|\Z)"
 )
 _END_OF_RESULT = re.compile(_END)
 
