@@ -1,21 +1,28 @@
-"""Forged and true results of authentication through Exim and OpenSMTPD, as the documentation says.
+"""Forged and true results of authentication through other MTAs, as the documentation says.
 
-Both ask about a message that has their own Received field; Exim may write a result above it.
+Exim and OpenSMTPD ask about a message that has their own Received field; Exim may write a result
+above it. Sendmail asks the border, OpenDKIM and spamnb as milters.
 """
 
 import json
 import shutil
+import smtplib
+from contextlib import suppress
 from functools import partial
 
 import pytest
 from support.cli import forked
+from support.docs_snippets import changed, snippet
 from support.exim import AskingExim, Exim, needs_scanning_exim
 from support.filtering import daemon_in, short_home
 from support.forged_results import DOMAIN, SITE, VARIANTS, forged
 from support.opensmtpd import OpenSmtpd, needs_opensmtpd
-from support.postfix import Daemon, started
+from support.postfix import Daemon, free_ports, started
+from support.sendmail import Sendmail, needs_sendmail
+from support.verifiers import needs_opendkim, opendkim, signed
 from support.waiting import until
 
+RESULTS = "Results of authentication"
 BOSS = f"boss@{DOMAIN}"
 LOCAL = f"""
 [local]
@@ -89,3 +96,34 @@ def test_opensmtpd(trained):
     assert refused <= {"very long", "after a line that is no field"}
     assert len(rows) >= len(sent)
     assert allowed(rows) == []
+
+
+@needs_sendmail
+@needs_opendkim
+def test_sendmail(trained, tmp_path_factory):
+    """None of 60 forged results is believed; those of OpenDKIM behind the border are."""
+    folder, sendmail = tmp_path_factory.mktemp("auth"), Sendmail()
+    shutil.copytree(trained, folder / "home", ignore=shutil.ignore_patterns("*.sock"))
+    (border,) = free_ports(1)
+    listener = snippet("milter.md", RESULTS, "spamnb.toml").partition("[listener.border]")
+    toml = changed("".join(listener[1:]), {"10024": str(border)})
+    sendmail.daemon = Daemon(folder, sendmail.settings() + toml + settings(folder))
+    with opendkim(tmp_path_factory.mktemp("opendkim"), [DOMAIN]) as verifier:
+        lines = snippet("milter.md", RESULTS, "sendmail.mc")
+        sendmail.filters = changed(lines, {"10024": str(border), "8891": str(verifier)})
+        with started(sendmail):
+            taken = []
+            for name in VARIANTS:
+                with suppress(smtplib.SMTPDataError):  # Sendmail itself refuses a few
+                    sendmail.send(forged(name, f"forged {name} end"), ["alice@example.org"])
+                    taken.append(name)
+            assert set(VARIANTS) - set(taken) <= {"very long", "after a bare CR", "after a NUL"}
+            true = [f"true {number} end" for number in range(24)]  # OpenDKIM shows the signature
+            for tag in true:
+                sendmail.send(signed(forged("", tag), DOMAIN), ["alice@example.org"])
+            for tag in (*true, *(f"forged {name} end" for name in taken)):
+                sendmail.relayed(f"Subject: {tag}\r\n")
+            rows = sendmail.daemon.spamnb("history", "--json", "--limit", "0").splitlines()
+    rows = [json.loads(row) for row in rows]
+    assert len(rows) >= len(taken) + len(true)
+    assert sorted(allowed(rows)) == sorted(true)

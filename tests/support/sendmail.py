@@ -73,6 +73,8 @@ class Sendmail:
         self.root.chmod(0o755)
         self.port = dict(zip(("mx", "filter"), free_ports(2), strict=True))
         self.sink = Sink()
+        self.filters = ""
+        """lines of other milters, before that of spamnb"""
         self.process = None
 
     def settings(self):
@@ -88,7 +90,9 @@ class Sendmail:
         text = snippet("milter.md", "Sendmail", "sendmail.mc")
         values = {"root": self.root, "macros": MACROS, "sink": self.sink.address.rpartition(":")[2]}
         asked = changed(text, {"inet:10025": f"inet:{self.port['filter']}"})
-        (self.root / "sendmail.mc").write_text(MC.format(recipe=asked, **values, **self.port))
+        (self.root / "sendmail.mc").write_text(
+            MC.format(recipe=self.filters + asked, **values, **self.port)
+        )
         with (self.root / "sendmail.cf").open("wb") as cf:
             m4 = ["m4", f"-D_CF_DIR_={MACROS}/", f"{self.root}/sendmail.mc"]
             subprocess.run(m4, stdout=cf, check=True)
