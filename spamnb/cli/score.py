@@ -244,6 +244,7 @@ def _explained(
     ref: str, verdict: Verdict, clues: Sequence[Clue], threshold: dict[str, Any]
 ) -> None:
     from spamnb.core.model.costs import thresholds
+    from spamnb.core.model.novelty import novelty_text
     from spamnb.core.model.site_threshold import plain
     from spamnb.service.engine.site_scores import threshold_text
 
@@ -267,7 +268,9 @@ def _explained(
         say(f"{rest:+.3f} from {others} {'weaker ' if clues else ''}clues")
     say(f"{verdict.bias:+.3f} bias")
     say(f"{verdict.log_odds:+.3f} log-odds in total")
-    if verdict.threshold < threshold["shipped"]:
+    if verdict.novelty.nats:
+        say(novelty_text(verdict.novelty, verdict.threshold))
+    if verdict.threshold != threshold["shipped"]:
         before = plain(verdict.spam_log_odds, verdict.threshold)
         say(f"stretched from {before:+.2f}: {threshold_text(threshold)}")
 

@@ -78,7 +78,10 @@ class ScoredDecision(NamedTuple):
     log_odds: float
     """before stretching"""
     threshold: float
+    """of this message"""
     decision: Decision
+    novelty: float = 0.0
+    """how much of the threshold is due to the message being of a new kind"""
 
 
 class Judge(Protocol):
@@ -112,7 +115,7 @@ class DecisionFigures:
     calibration_error: float | None
     """of the messages after the first thousand; None if there are none"""
     threshold: float
-    """the junk threshold at the end, in nats"""
+    """the site's junk threshold at the end, in nats"""
 
     @property
     def filed_percent(self) -> float:
@@ -206,7 +209,7 @@ def _figures(
         else None,
         auc_complement_percent=100 * (1 - auc(spam, odds)) if 0 < spam.sum() < len(spam) else None,
         calibration_error=calibration_error(spam[later], P[later]) if len(P) > _WARM else None,
-        threshold=judged[-1].threshold if judged else SHIPPED,
+        threshold=judged[-1].threshold - judged[-1].novelty if judged else SHIPPED,
     )
 
 
@@ -227,7 +230,8 @@ class _SpamnbJudge:
     def judge(self, index: int, now_us: int) -> ScoredDecision:
         z = self._trial.score([index])[0]
         log_odds = float(z[1] - z[0])
-        threshold = self._threshold(now_us)
+        novelty = self._trial.novelty(index)
+        threshold = self._threshold(now_us) + novelty
         shown = stretched(log_odds, threshold)
         decision = decide_stretched(shown, threshold, self._costs)
         decision = limit_while_untrained(decision, min(self._taught), self._site.least)
@@ -236,7 +240,7 @@ class _SpamnbJudge:
         self._seen.append(ScoredMessage(now_us, log_odds, filed))
         if self._strangers:
             self._seen += self._strangers(index, now_us)
-        return ScoredDecision(log_odds, threshold, decision)
+        return ScoredDecision(log_odds, threshold, decision, novelty)
 
     def teach(self, index: int, now_us: int) -> None:  # noqa: ARG002 - the protocol's signature
         self._trial.train([index])

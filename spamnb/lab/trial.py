@@ -23,6 +23,7 @@ from spamnb.errors import UserError
 from spamnb.service.engine.extraction import MessageReader, example_of
 from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.requests import Example, Learn, Source
+from spamnb.service.engine.scoring import novelties
 from spamnb.service.maintenance.prior import Prior, prior_load
 from spamnb.store.contract import ReadView, WriteView
 from spamnb.store.memory import MemoryStore
@@ -183,6 +184,13 @@ class Trial:
         with self._store.read() as view:
             z = [self._score(view, self._samples[i]) for i in indices]
         return np.array(z).reshape(len(z), len(self.recipe.labels))
+
+    def novelty(self, index: int) -> float:
+        """Return by how much a message's junk threshold is higher than the site's, in nats."""
+        sample = self._samples[index]
+        with self._store.read() as view:
+            records = view.gather(sample.ids)
+            return novelties(self.recipe, view.totals(), records, sample.view)[0].nats
 
     def _score(self, view: ReadView, sample: Sample) -> Floats:
         records = view.gather(sample.ids)

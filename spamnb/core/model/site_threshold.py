@@ -272,7 +272,7 @@ def plain(log_odds: float, threshold: float) -> float:
 
 def stretch_factor(log_odds: float, threshold: float) -> float:
     """Return the factor that stretches the scores of a message with these log-odds of spam."""
-    if threshold >= SHIPPED or log_odds == 0:
+    if threshold == SHIPPED or log_odds == 0:
         return 1.0
     return stretched(log_odds, threshold) / log_odds
 

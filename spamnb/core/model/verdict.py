@@ -15,6 +15,7 @@ from typing import NamedTuple
 from spamnb.core.model.costs import Decision, OwnCosts, roles_of
 from spamnb.core.model.decision import spam_log_odds
 from spamnb.core.model.events import Ids
+from spamnb.core.model.novelty import USUAL, Novelty
 from spamnb.core.model.scoring import softmax
 from spamnb.core.model.site_threshold import SHIPPED
 
@@ -67,13 +68,15 @@ class Verdict:
     """identifies the history entry, if the verdict was recorded"""
     reason: str = ""
     """"partly-read" if something that a mail program may show was not read; the decision is then
-    `unsure` at least"""
+    `unsure` at least. "new-kind" if only its novelty keeps the message from being filed."""
     own_costs: OwnCosts | None = None
     """the costs that the decision follows from, if they are not those of the model"""
     known: float = 0.0
     """share of this message's features that are known"""
     threshold: float = SHIPPED
-    """the site's junk threshold in nats, for which the scores were stretched"""
+    """the junk threshold in nats for which the scores were stretched: the site's, and `novelty`"""
+    novelty: Novelty = USUAL
+    """by how much the threshold is higher than the site's: the kind of the message is new"""
     ids: tuple[Ids, ...] = field(default=(), repr=False, compare=False)
     _explain: Explain | None = field(default=None, repr=False, compare=False)
 
@@ -95,7 +98,7 @@ class Verdict:
         return Verdict(
             self.label, self.probability, self.log_odds, self.decision, self.evidence, self.labels,
             self.z, self.digest, self.message_id, signature, self.reason, self.own_costs,
-            self.known, self.threshold, self.ids, self._explain,
+            self.known, self.threshold, self.novelty, self.ids, self._explain,
         )  # fmt: skip
 
     @property

@@ -488,7 +488,7 @@ class Filter:
 
 def _threshold_note(verdict: Verdict) -> dict[str, str]:
     """Return the note by which `plain` restores the score before it was stretched."""
-    return {} if verdict.threshold >= SHIPPED else {"threshold": f"{verdict.threshold:.2f}"}
+    return {} if verdict.threshold == SHIPPED else {"threshold": f"{verdict.threshold:.2f}"}
 
 
 def _message(raw: object) -> bytes:

@@ -14,10 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.model.costs import Costs, Decision, OwnCosts, roles_of
-from spamnb.core.model.decision import at_least, spam_log_odds
+from spamnb.core.model.decision import spam_log_odds
 from spamnb.core.model.events import Recipe, Totals
+from spamnb.core.model.novelty import reason_of
 from spamnb.core.model.scoring import Floats, maturity, predict, softmax
-from spamnb.core.model.site_threshold import SHIPPED, decide_stretched, stretch_factor
+from spamnb.core.model.site_threshold import (
+    SHIPPED,
+    decide_stretched,
+    plain,
+    stretch_factor,
+)
 from spamnb.core.model.verdict import Clue, Clues, Verdict, sides
 from spamnb.core.persons.corrections import CorrectionReader, places_of
 from spamnb.core.persons.learning import (
@@ -27,7 +33,15 @@ from spamnb.core.persons.learning import (
     personal_shares,
 )
 from spamnb.service.engine.requests import Example
-from spamnb.service.engine.scoring import WordOf, clue_of, lacking, looked_up, score_examples
+from spamnb.service.engine.scoring import (
+    PARTLY_READ,
+    WordOf,
+    clue_of,
+    lacking,
+    limited,
+    looked_up,
+    score_examples,
+)
 from spamnb.store.contract import ReadView
 
 AT_ONCE = 32
@@ -80,8 +94,10 @@ def with_costs(verdict: Verdict, own: OwnCosts | None) -> Verdict:
     """Return the verdict with the decision by these costs; the verdict itself for None."""
     if own is None:
         return verdict
-    decision = decide_stretched(verdict.spam_log_odds, verdict.threshold, own.costs)
-    return replace(verdict, decision=_limited(decision, verdict.reason), own_costs=own)
+    log_odds, threshold = verdict.spam_log_odds, verdict.threshold
+    decision = decide_stretched(log_odds, threshold, own.costs)
+    reason = _reason(verdict, decision, plain(log_odds, threshold), own.costs)
+    return replace(verdict, decision=limited(decision, reason), reason=reason, own_costs=own)
 
 
 def personal_without(
@@ -168,22 +184,27 @@ def _verdicts(
     spam = labels.index("spam") if "spam" in labels else None
     roles = roles_of(labels)
     for z in every:
-        if threshold < SHIPPED:
-            factor = stretch_factor(spam_log_odds(z, roles), threshold)
+        log_odds = spam_log_odds(z, roles)
+        if threshold != SHIPPED:
+            factor = stretch_factor(log_odds, threshold)
             z = [factor * score for score in z]  # noqa: PLW2901 - the scores of the verdict
         shares = softmax(z)
         winner = shares.index(max(shares))
         s, h = sides(labels, z)
         decided = decide_stretched(spam_log_odds(z, roles), threshold, costs)
-        decision = _limited(decided, shared.reason)
+        reason = _reason(shared, decided, log_odds, costs)
+        decision = limited(decided, reason)
         # `replace` takes twice as long.
         yield Verdict(
             labels[winner], shares[winner if spam is None else spam], z[s] - z[h],
             decision, shared.evidence, labels, tuple(z), shared.digest, shared.message_id,
-            shared.signature, shared.reason, shared.own_costs, shared.known, threshold,
-            shared.ids,
+            shared.signature, reason, shared.own_costs, shared.known, threshold,
+            shared.novelty, shared.ids,
         )  # fmt: skip
 
 
-def _limited(decision: Decision, reason: str) -> Decision:
-    return at_least(decision, "unsure") if reason else decision
+def _reason(shared: Verdict, decision: Decision, log_odds: float, costs: Costs) -> str:
+    """Return the reason of a person's verdict, from the log-odds before stretching."""
+    if not shared.novelty.nats or shared.reason == PARTLY_READ:
+        return shared.reason
+    return reason_of(decision, log_odds, shared.threshold - shared.novelty.nats, costs)

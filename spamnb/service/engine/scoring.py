@@ -20,14 +20,16 @@ from spamnb.core.features.extract import Key, distinct, id_of
 from spamnb.core.features.locations import TokenLocation
 from spamnb.core.features.tokens import mark_of
 from spamnb.core.mail.marks import PARTLY
-from spamnb.core.model.costs import Costs, roles_of
+from spamnb.core.model.costs import Costs, Decision, roles_of
 from spamnb.core.model.decision import at_least, spam_log_odds
 from spamnb.core.model.events import Ids, Recipe, Records, Totals
+from spamnb.core.model.novelty import FEWEST, USUAL, Novelty, novelty, reason_of
 from spamnb.core.model.scoring import RowView, scores, shares, softmax
 from spamnb.core.model.site_threshold import SHIPPED, decide_stretched, stretch_factor
 from spamnb.core.model.verdict import Clue, Clues, Verdict, sides
 from spamnb.service.engine.extraction import FeatureBatch
 from spamnb.service.engine.requests import Example
+from spamnb.service.engine.site_scores import has_threshold
 from spamnb.store.contract import ReadView
 
 PARTLY_READ = "partly-read"
@@ -70,7 +72,9 @@ class _Rows(NamedTuple):
         sizes = self.view.sizes[index * G : (index + 1) * G]
         alone = RowView(np.arange(len(rows)), np.array([0, len(rows)]), sizes, times)
         nats, bias = shares(self.recipe, self.totals, records, alone, for_against)
-        factor = stretch_factor(float(nats.sum()) + bias, self.threshold)
+        (new,) = novelties(self.recipe, self.totals, records, alone)
+        threshold = self.threshold + new.nats
+        factor = stretch_factor(float(nats.sum()) + bias, threshold)
         nats, bias = nats * factor, bias * factor
         order = np.argsort(-np.abs(nats), kind="stable")
         return _Shares(list(zip(rows[order].tolist(), nats[order].tolist(), strict=True)), bias)
@@ -237,38 +241,49 @@ def _verdicts(rows: _Rows, costs: Costs, names: list[tuple[bytes, str]]) -> list
     labels = rows.recipe.labels
     every = scores(rows.recipe, rows.totals, rows.records, rows.view).tolist()
     known = _known_shares(rows.records, rows.view)
+    new = novelties(rows.recipe, rows.totals, rows.records, rows.view)
     least = min(rows.totals.messages.tolist())
     roles = roles_of(labels)
     spam = labels.index("spam") if "spam" in labels else None
     found = []
     for index, ((digest, message_id), z) in enumerate(zip(names, every, strict=True)):
-        if rows.threshold < SHIPPED:
-            factor = stretch_factor(spam_log_odds(z, roles), rows.threshold)
+        threshold = rows.threshold + new[index].nats
+        log_odds = spam_log_odds(z, roles)
+        if threshold != SHIPPED:
+            factor = stretch_factor(log_odds, threshold)
             z = [factor * score for score in z]  # noqa: PLW2901 - the scores of the verdict
         P = softmax(z)
-        decision = decide_stretched(spam_log_odds(z, roles), rows.threshold, costs)
+        decision = decide_stretched(spam_log_odds(z, roles), threshold, costs)
         winner = P.index(max(P))
         for_against = sides(labels, z)
         s, h = for_against
-        partly = index in rows.partly
+        reason = PARTLY_READ if index in rows.partly else ""
+        if new[index].nats:
+            reason = reason or reason_of(decision, log_odds, rows.threshold, costs)
         found.append(
             Verdict(
                 label=labels[winner],
                 probability=P[winner if spam is None else spam],
                 log_odds=z[s] - z[h],
-                decision=at_least(decision, "unsure") if partly else decision,
+                decision=limited(decision, reason),
                 evidence=known[index] * least,
                 labels=labels,
                 z=tuple(z),
                 known=known[index],
-                threshold=rows.threshold,
+                threshold=threshold,
+                novelty=new[index],
                 digest=digest,
                 message_id=message_id,
-                reason=PARTLY_READ if partly else "",
+                reason=reason,
                 _explain=rows.word and _Explanation(rows, rows.word, index, for_against),
             )
         )
     return found
+
+
+def limited(decision: Decision, reason: str) -> Decision:
+    """Return the decision on a message, at least unsure if it was read only in part."""
+    return at_least(decision, "unsure") if reason == PARTLY_READ else decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,3 +304,19 @@ def _known_shares(records: Records, view: RowView) -> list[float]:
     known = (reduce(np.bitwise_or, records.n.T) != 0).take(view.rows).tobytes()
     spans = pairwise(view.offsets.tolist())
     return [known.count(1, a, b) / max(b - a, 1) for a, b in spans]
+
+
+def novelties(recipe: Recipe, totals: Totals, records: Records, view: RowView) -> list[Novelty]:
+    """Return how new the kind of each message is."""
+    ham = recipe.labels.index("ham") if has_threshold(recipe) else None
+    taught = 0 if ham is None else int(totals.messages[ham])
+    if taught < FEWEST:
+        return [USUAL] * (len(view.offsets) - 1)
+    of_ham = (records.n[:, ham] != 0).take(view.rows).tobytes()
+    # Transport is the last group.
+    sizes = view.sizes[recipe.groups - 1 :: recipe.groups].tolist()
+    stops = view.offsets[1:].tolist()
+    return [
+        novelty(of_ham.count(1, stop - size, stop) / size if size else 1.0, taught)
+        for size, stop in zip(sizes, stops, strict=True)
+    ]

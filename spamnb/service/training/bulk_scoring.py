@@ -60,6 +60,8 @@ def verdict_as_dict(path: str, verdict: Verdict, clues: Sequence[Clue]) -> dict[
     own = verdict.own_costs
     costs = {"of": own.of, **asdict(own.costs)} if own else None
     optional = {"reason": verdict.reason, "signature": verdict.signature, "costs": costs}
+    if verdict.novelty.nats:
+        optional["novelty"] = verdict.novelty._asdict() | {"threshold": verdict.threshold}
     return facts | {name: value for name, value in optional.items() if value}
 
 

@@ -54,6 +54,7 @@ def show(site: ConsoleSite, request: PageRequest) -> PageView:
             "bias": explained["bias"],
             "deciding": deciding(explained["without"], found["now"]["decision"]),
             "evidence": explained["evidence"],
+            "novelty": explained.get("novelty"),
             "sender": sender_view(site, request, caller, found["notes"]),
             "sees_all": request.visitor.role != "user",
         },
