@@ -173,16 +173,21 @@ class TrainingRows:
         rows = np.concatenate(found)
         totals, cells, day = self.totals, self._cells[rows], self.day[rows]
         self.totals = totals.copy()
+        self.take_out(event)
         message = self.find(event.ids)
+        seen = predict(recipe, self.totals, message.cells, message.sizes)
+        self.totals, self._prediction = totals, None
+        self._cells[rows], self.day[rows] = cells, day
+        return seen
+
+    def take_out(self, event: Event) -> None:
+        """Subtract what a live label contributes to the shared model."""
+        net, message = event.net_update, self.find(event.ids)
         self.update(message, -net.steps)
         self.count(message, event.after, NO_LABEL, times=event.times)
         self.put(message)
         self.apply_rehearsals(net, -1)
         self.add_to_totals(net, -1)
-        seen = predict(recipe, self.totals, self.find(event.ids).cells, message.sizes)
-        self.totals, self._prediction = totals, None
-        self._cells[rows], self.day[rows] = cells, day
-        return seen
 
     def update(self, message: MessageRows, steps: Ints) -> None:
         """Add a step to every correction of the message."""

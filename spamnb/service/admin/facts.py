@@ -6,8 +6,10 @@ from spamnb.errors import StoreError
 from spamnb.service.admin.bypass import FILE
 from spamnb.service.admin.model_config import read_clock
 from spamnb.service.admin.ports import AdminDaemon, AdminModel
+from spamnb.service.engine.clock import now_us
 from spamnb.service.maintenance.expiry_clock import warning
 from spamnb.service.telemetry import status
+from spamnb.service.telemetry.influence import influential
 from spamnb.service.telemetry.status import Facts
 
 
@@ -30,6 +32,7 @@ def gathered(model: AdminModel, daemon: AdminDaemon | None) -> Facts:
     try:
         with model.reading() as opened:
             facts["model"] = status.model_facts(home, opened)
+            facts["model"]["influential"] = influential(opened, now_us())
     except StoreError as error:
         facts["fault"] = facts["fault"] or str(error)
     facts["warnings"] = status.warnings(facts, model.config.quiet_days)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -111,6 +112,7 @@ def warnings(facts: Mapping[str, Any], quiet_days: int = QUIET_DAYS) -> list[str
     model = facts.get("model")
     if model:
         found += _model_warnings(model, quiet_days)
+        found += _influence_warnings(model)
     if facts.get("lately", {}).get("alarm"):
         found.append(sentence(facts["lately"]))
     counters = facts.get("counters")
@@ -166,8 +168,12 @@ def public(facts: Facts) -> Facts:
         text = text.replace(f"the home {home}", "the home").replace(home, "the home")
         return _PATH.sub("[path]", text)
 
-    texts = {"warnings": [plain(text) for text in facts["warnings"]]}
+    named = _influence_warnings(facts.get("model") or {})
+    texts = {"warnings": [plain(text) for text in facts["warnings"] if text not in named]}
     shown = {name: value for name, value in facts.items() if name not in _PRIVATE}
+    if shown.get("model"):
+        model = shown["model"]
+        shown["model"] = {name: model[name] for name in model if name != "influential"}
     return shown | texts | {"fault": plain(facts["fault"])}
 
 
@@ -206,6 +212,20 @@ def _threshold_warnings(past: Sequence[Mapping[str, Any]], now: int) -> list[str
             jump = f"the junk threshold went from {old:.2f} to {new:.2f} nats"
             return [f"{jump} by event {after['event']}: check the newest labels of ham"]
     return []
+
+
+def _influence_warnings(model: Mapping[str, Any]) -> list[str]:
+    """Return the warning about users whose labels changed the verdicts on the mail of others."""
+    found = model.get("influential")
+    if not found:
+        return []
+    changed = "; ".join(
+        f"{one['changed']} of {one['compared']} messages by {one['labels']} labels" for one in found
+    )
+    users = dict.fromkeys(user for one in found for user in one["users"])
+    options = " ".join(f"--user {shlex.quote(user)}" for user in users)
+    text = f"labels of users changed verdicts on mail of others ({changed})"
+    return [f"{text}: `spamnb undo {options} --since 30d` takes them back"]
 
 
 def _spool_warnings(facts: Mapping[str, Any]) -> list[str]:
