@@ -193,7 +193,7 @@ def explain(session: CliSession, ref: str, count: int, person: str, as_json: boo
             own_costs=session.own_costs(person),
         )
         with model.store.read() as view:
-            threshold = threshold_facts(view, model.recipe, model.one_in)
+            threshold = threshold_facts(view, model.recipe, model.one_in, model.costs)
             said = label_facts(view, model.digest(message), model.labels)
         by_list: Ruling | None = None
         listed = Listed()

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from spamnb.core.model.costs import Costs
+from spamnb.core.model.costs import Costs, junk_from
 from spamnb.errors import SettingsError
 from spamnb.service.maintenance.cost_file import FILE as COSTS_FILE
 from spamnb.service.maintenance.cost_file import read_costs, read_stored
@@ -72,6 +72,8 @@ def load(
     found = {name: one for name, one in found.items() if name.partition(".")[0] not in named}
     found |= {name: FoundValue(value, "a flag") for name, value in given.items()}
     settings = _build({name: _checked(name, one) for name, one in found.items()}, found, source)
+    if settings.ham_loss.junk_from:
+        return _with_fixed_threshold(settings, found)
     if any(name.startswith("costs.") for name in found):
         return settings
     home = home_of(settings, environment)
@@ -84,6 +86,17 @@ def load(
         settings = replace(settings, ham_loss=settings.ham_loss._replace(site_threshold=False))
     found_at = dict.fromkeys(("costs.junk", "costs.reject"), str(home / COSTS_FILE))
     return replace(settings, costs=costs, positions={**settings.positions, **found_at})
+
+
+def _with_fixed_threshold(settings: Settings, found: Mapping[str, FoundValue]) -> Settings:
+    """Return the settings with the costs that make `ham_loss.junk_from` the threshold of junk."""
+    where = found["ham_loss.junk_from"].position
+    return replace(
+        settings,
+        costs=junk_from(settings.costs or Costs(), settings.ham_loss.junk_from),
+        ham_loss=settings.ham_loss._replace(site_threshold=False),
+        positions={**settings.positions, "costs.junk": where, "costs.reject": where},
+    )
 
 
 def _from_file(

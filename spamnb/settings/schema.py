@@ -58,6 +58,7 @@ class HamLossSettings(NamedTuple):
 
     one_in: int = 1000
     site_threshold: bool = True
+    junk_from: float = 0.0
 
     @property
     def aimed_at(self) -> int:

@@ -16,7 +16,18 @@ from spamnb.settings.daemon_table import (
 from spamnb.settings.fleet_table import FLEET
 from spamnb.settings.schema import VERSION
 from spamnb.settings.setting import MASKED, PREFIX, NamedSections, Setting, toml_of
-from spamnb.settings.types import DAYS, DOMAINS, FLAG, LABELS, PAIR, TEXT, TEXTS, choice, whole
+from spamnb.settings.types import (
+    DAYS,
+    DOMAINS,
+    FLAG,
+    LABELS,
+    PAIR,
+    TEXT,
+    TEXTS,
+    choice,
+    number,
+    whole,
+)
 from spamnb.settings.webhook_table import WEBHOOKS
 
 __all__ = ["BY_NAME", "BY_VARIABLE", "FAMILIES", "MASKED", "PREFIX", "SETTINGS", "setting_of",
@@ -83,6 +94,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("ham_loss.site_threshold", FLAG,
         "Let the scores of the site's own mail set the threshold of junk, at most the one that "
         "follows from the costs of a new home. false: only the costs set it."),
+    Setting("ham_loss.junk_from", number(0, 30),
+        "A fixed threshold of junk in nats (log-odds of spam), such as 3.4. It replaces costs.junk "
+        "and the threshold of the site's mail; with 0 these decide. 3.4 nats are a probability of "
+        "96.8 %, 5.2 of 99.45 %."),
     Setting("expire.after_days", DAYS,
         "`spamnb expire` deletes rare features that were not trained for this many days: most "
         "words occur once and never again."),

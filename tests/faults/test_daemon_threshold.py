@@ -5,6 +5,7 @@ import re
 import smtplib
 from contextlib import closing
 
+import pytest
 from support.cli import HAM, SAMPLE, SPAM
 from support.cli import forked as spamnb
 from support.daemon import delivered, serve, settings_in
@@ -60,13 +61,20 @@ def test_the_daemon_counts_the_scores_of_mail_that_was_not_moved(home):
         assert daemon.stop() == 0
 
 
-def test_switched_off_nothing_is_counted(home):
-    """`ham_loss.site_threshold = false`: the threshold is that of the costs."""
+@pytest.mark.parametrize(
+    ("setting", "nats"), [("site_threshold = false", "5.20"), ("junk_from = 3.4", "3.40")]
+)
+def test_switched_off_nothing_is_counted(home, setting, nats):
+    """Without the site's mail the threshold is that of the costs, or a fixed one."""
     old_verdicts(home / "home")
     assert spamnb(home / "home", "train", HAM, SPAM).code == 0
-    config = settings_in(home, more="[ham_loss]\nsite_threshold = false")
+    config = settings_in(home, more=f"[ham_loss]\n{setting}")
     with serve(home, config=config).ready() as daemon:
         status = spamnb(home / "home", "--config", config, "status")
-        assert "junk from 5.20 nats" in status.out, status.out
+        assert f"junk from {nats} nats" in status.out, status.out
+        raw = spamnb(home / "home", "--config", config, "score", "--json", SAMPLE / "spam/0150.eml")
+        assert (raw.json[0]["decision"] in ("junk", "reject")) == (
+            raw.json[0]["log_odds"] > float(nats)
+        )
         assert daemon.stop() == 0
         assert not daemon.logged("junk threshold changed")

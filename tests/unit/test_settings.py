@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spamnb.core.model.costs import Costs
+from spamnb.core.model.costs import Costs, thresholds
 from spamnb.errors import SettingsError
 from spamnb.settings import Settings, home_of, load
 from spamnb.settings.render import as_dict, example, listed, shown, value_of
@@ -57,6 +57,18 @@ def test_what_is_in_force_is_shown_as_a_file_that_means_the_same(tmp_path):
     first = load(written(tmp_path, text), environment={})
     again = load(written(tmp_path, shown(first)), environment={})
     assert again == first
+
+
+def test_a_fixed_threshold_of_junk_replaces_costs_and_mail(tmp_path):
+    """It is the threshold, whatever [costs] says; the settings that are shown mean the same."""
+    for costs in ("", "[costs]\njunk = [50, 0.1]\n"):
+        settings = load(written(tmp_path, f"{costs}[ham_loss]\njunk_from = 3.4"), environment={})
+        junk = next(one for one in thresholds(settings.costs) if one.decision == "junk")
+        assert junk.log_odds == pytest.approx(3.4)
+        assert settings.ham_loss.aimed_at == 0
+        again = load(written(tmp_path, shown(settings)), environment={})
+        assert again.costs.junk == pytest.approx(settings.costs.junk)
+        assert again.costs.reject == pytest.approx(settings.costs.reject)
 
 
 def test_what_is_in_force_is_shown_with_its_position(tmp_path):

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
+from math import inf
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from spamnb.core.features.extract import Key, ids_of
 from spamnb.core.features.locations import TokenLocation
+from spamnb.core.model.costs import Costs, thresholds
 from spamnb.core.model.events import BulkChange, Event, EventKind, Ids, Ints, Recipe
 from spamnb.core.model.site_threshold import (
     BINS,
@@ -146,9 +148,10 @@ _LOOKED_BACK: Final = 2000
 _MOST_PAST: Final = 10
 
 
-def threshold_facts(view: ReadView, recipe: Recipe, one_in: int) -> dict[str, Any]:
-    """Return the junk threshold of the site, the ham that set it, and earlier thresholds."""
-    threshold = threshold_of(view, recipe, one_in)
+def threshold_facts(view: ReadView, recipe: Recipe, one_in: int, costs: Costs) -> dict[str, Any]:
+    """Return the junk threshold, the ham of the site that set it, and earlier thresholds."""
+    by_costs = next((one.log_odds for one in thresholds(costs) if one.decision == "junk"), inf)
+    threshold = threshold_of(view, recipe, one_in) if one_in else by_costs
     found = trained = NO_SCORES
     if one_in and has_threshold(recipe):
         found, trained = (read_counts(view, recipe, owner) for owner in (ALL, TRAINED))

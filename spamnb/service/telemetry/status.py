@@ -58,7 +58,7 @@ def model_facts(home: Path, model: Filter) -> Facts:
         events = view.last_events(_LOOKED_BACK)
         learnt = _last_learnt(view, model.labels, events)
         sizes = view.person_sizes().values()
-        threshold = threshold_facts(view, model.recipe, model.one_in)
+        threshold = threshold_facts(view, model.recipe, model.one_in, model.costs)
     lately = Counter(model.labels[label] for _, label in events[:RECENT_EVENTS])
     try:
         size = (home / DATA_FILE).stat().st_size
