@@ -177,6 +177,19 @@ def test_a_dovecot_without_imap_sieve_is_reported(served, unchanged):
     result.is_broken("learning", "nothing was learnt within 2 s", "docs/dovecot.md")
 
 
+def test_a_dovecot_without_the_rule_for_junk_is_reported(served, unchanged):
+    """Without `sieve_before` marked mail stays in the inbox: the check marked mail fails."""
+    # Another name of the setting switches it off: Dovecot ignores plugin settings that it does not
+    # know. Version 2.4 knows the place of the script.
+    is_old = dovecot_versions.version() == "2.3"
+    rule = "sieve_before = " if is_old else "sieve/spamnb-junk.sieve"
+    other = "sieve_unused = " if is_old else "sieve/none.sieve"
+    with served.other_dovecot(rule, other):
+        result = served.alice()
+    result.is_broken("marked mail", "but it is in the inbox, not in Junk", "docs/dovecot.md")
+    assert result.checks["filing"]["state"] == "ok"
+
+
 def test_a_wrong_spool_is_reported(served, unchanged):
     """The script writes into another spool than the daemon reads."""
     spool = served.rig.root / "elsewhere"

@@ -19,6 +19,7 @@ CHECKS = [
     "headers",
     "results",
     "filing",
+    "marked mail",
     "verdict",
     "move",
     "learning",

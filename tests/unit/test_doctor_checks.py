@@ -8,6 +8,7 @@ from support.history import recent
 
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.verdict import signature_text
+from spamnb.core.policy.test_message import asks_for_junk
 from spamnb.errors import PeerError, UserError
 from spamnb.service.diagnostics.checks import CHECKS, same_person
 from spamnb.service.diagnostics.doctor import CLEANING, Doctor
@@ -31,8 +32,12 @@ class Box:
     def __init__(self, site):
         self.local = site
         self.side, self.raw = "inbox", b""
+        self.marked = b""
+        """the message that asked for the mark of junk"""
 
     def find(self, ident):
+        if ident.encode() in self.marked:
+            return FoundMessage(self.local.marked_side, self.marked)
         return FoundMessage(self.side, self.raw) if ident.encode() in self.raw else None
 
     def move(self, ident, source, target):
@@ -43,7 +48,10 @@ class Box:
 
     def purge(self, ident):
         count = int(self.find(ident) is not None)
-        self.raw = b""
+        if ident.encode() in self.marked:
+            self.marked = b""
+        else:
+            self.raw = b""
         return count
 
     def close(self):
@@ -55,6 +63,7 @@ class Site:
 
     flag, verdict, signed = "NO", "deliver; label=ham; p=0.1000", True
     local = LocalHosts()
+    marked_side = "junk"
     above = ""
     """what the MTA and its verifier put above the message"""
     below = ""
@@ -78,12 +87,18 @@ class Site:
 
     def submit(self, raw, _):
         signature = self.model.score(raw).signature if self.signed else ""
-        lines = {"X-Spam-Flag": self.flag, "X-Spamnb-Verdict": self.verdict,
+        is_marked = asks_for_junk(raw, self.model.reader.local.test_key)
+        flag = "YES" if is_marked and self.flag else self.flag
+        lines = {"X-Spam-Flag": flag, "X-Spamnb-Verdict": self.verdict,
                  "X-Spamnb-Signature": signature}  # fmt: skip
         block = "".join(f"{name}: {text}\r\n" for name, text in lines.items() if text)
         first, rest = raw.split(b"\r\n", 1)
         hop = self.below.encode()
-        self.box.raw = self.above.encode() + block.encode() + first + b"\r\n" + hop + rest
+        delivered = self.above.encode() + block.encode() + first + b"\r\n" + hop + rest
+        if is_marked:
+            self.box.marked = delivered
+        else:
+            self.box.raw = delivered
         return "taken"
 
     def findings(self, **more):
@@ -126,7 +141,7 @@ def site(shared):
     before = made.sums()
     yield made
     assert made.sums() == before
-    assert made.box.raw == b""
+    assert made.box.raw == made.box.marked == b""
     made.model.close()
 
 
@@ -157,6 +172,7 @@ def test_all_is_well(site):
         ({"verdict": "", "flag": "", "signed": False}, "headers", "did not pass through spamnb"),
         ({"signed": False}, "headers", "no signature"),
         ({"flag": "YES"}, "filing", "is in the inbox"),
+        ({"marked_side": "inbox"}, "marked mail", "is in the inbox, not in Junk"),
         ({"channel": "imap"}, "learning", "the channel imap"),
         ({"user": "eve"}, "learning", "from eve, not from ann"),
         ({"label": "ham"}, "learning", "ham was learnt, not spam"),
@@ -202,7 +218,8 @@ def test_observed_mail_has_the_signature_alone(site):
     site.flag = site.verdict = ""
     found = site.findings()
     assert states(found, "ok") == NAMES
-    assert "observed" in found["headers"].what
+    assert "observe" in found["headers"].what
+    assert "no mail is marked" in found["marked mail"].what
 
 
 def test_another_model_signed_it(site, tmp_path):
@@ -253,7 +270,7 @@ def test_a_connection_that_breaks_is_made_anew_to_clean_up(site):
 
     def submitted(raw, rcpt):
         site.submit(raw, rcpt)
-        fickle.raw = site.box.raw
+        fickle.raw, fickle.marked = site.box.raw, site.box.marked
         return "taken"
 
     found = site.findings(submit=submitted, open_mailbox=lambda: next(boxes))

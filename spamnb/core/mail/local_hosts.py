@@ -24,12 +24,16 @@ class LocalHosts(NamedTuple):
     key: bytes = b""
     """by which a message proves its results; empty: only the place of a field proves them"""
 
+    test_key: bytes = b""
+    """by which the test message of the doctor proves that it must be marked as junk"""
+
     def keyed(self, secret: bytes) -> LocalHosts:
         """These names with the key of the model that has this secret."""
+        test = blake2b(secret[:64], digest_size=32, person=b"spamnb doctor").digest()
         if not self.authserv_ids:
-            return self
+            return self._replace(test_key=test)
         key = blake2b(secret[:64], digest_size=32, person=b"spamnb results")
-        return self._replace(key=key.digest())
+        return self._replace(key=key.digest(), test_key=test)
 
 
 def is_local_hop(value: bytes, local: LocalHosts) -> bool:

@@ -2,6 +2,7 @@
 
 The first row that names the sender decides:
 
+    test message   the doctor's, by its secret (`test_message`)       junk
     allow list     the administrator's file, for all recipients       deliver
     block list     the administrator's file, for all recipients       reject
     person         the list of the recipient      wanted: deliver     unwanted: junk, or worse
@@ -9,8 +10,8 @@ The first row that names the sender decides:
     site           the list for all recipients    wanted: deliver     unwanted: junk, or worse
     -              the verdict of the model
 
-The last three are `senders.SenderList`. A list that wants the sender decides only if the sender is
-authentic; otherwise the entry is ignored, so a forged sender gains nothing.
+The last three of the lists are `senders.SenderList`. A list that wants the sender decides only if
+the sender is authentic; otherwise the entry is ignored, so a forged sender gains nothing.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from spamnb.core.policy.verdict_headers import ScanVerdict, verdict_for
 
 Word = Literal["wanted", "unwanted"]
 """of a sender in a list of senders"""
-Side = Literal["allow", "block", "wanted", "unwanted"]
+Side = Literal["test", "allow", "block", "wanted", "unwanted"]
 
 WORDS: Final[tuple[Word, ...]] = get_args(Word)
 
 _DECIDED: Final[Mapping[Side, Decision]] = {
+    "test": "junk",
     "allow": "deliver",
     "block": "reject",
     "wanted": "deliver",

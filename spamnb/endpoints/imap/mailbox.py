@@ -22,6 +22,10 @@ from spamnb.endpoints.imap.params import ImapParams, ImapTimes, ImapTls, is_here
 from spamnb.errors import PeerError
 from spamnb.service.diagnostics.ports import SIDES, FoundMessage, Side
 
+_NO_FOLDER: Final = (
+    "name the junk folder with --junk, or make one: `doveadm mailbox create -u USER Junk`; for all "
+    "users see docs/dovecot.md, The junk folder"
+)
 _TLS_PORT: Final = 993
 _DAYS_S: Final = 2 * 86_400
 """how far the search goes back, because the date of the server may differ"""
@@ -113,7 +117,9 @@ class ImapMailbox:
         try:
             self._client.select(name)
         except ImapRefusedError as error:
-            raise PeerError(f"the folder {name} cannot be opened: {error}") from error
+            raise PeerError(
+                f"the folder {name} cannot be opened: {error}", hint=_NO_FOLDER
+            ) from error
 
     def _search(self, ident: str, *, deleted: bool = False) -> list[int]:
         # Without a date the server would read the header of every message.

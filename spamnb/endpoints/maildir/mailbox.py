@@ -22,6 +22,10 @@ from spamnb.errors import PeerError
 from spamnb.service.diagnostics.ports import SIDES, FoundMessage, Side
 
 _PARTS: Final = ("new", "cur")
+_NO_FOLDER: Final = (
+    "it needs new/ and cur/; make the junk folder with the mail program, or with `doveadm mailbox "
+    "create`"
+)
 _HEAD_BYTES: Final = 1 << 17
 _SLACK_NS: Final = 5 * 10**9
 """difference between the local clock and that of a file server"""
@@ -48,8 +52,8 @@ class MaildirMailbox:
         self.user = location.user
         self._location = location
         self._since_ns = time.time_ns() - _SLACK_NS
-        self._old: set[Path] = set()
-        """files that are other messages, by folder and name without flags"""
+        self._old: set[tuple[bytes, Path]] = set()
+        """files that are other messages than one: by its pattern, folder and name without flags"""
         folders: dict[Side, str] = {"inbox": "", "junk": f".{location.junk.removeprefix('.')}"}
         self._folders = {side: location.root / name for side, name in folders.items()}
         self.about = f"{location.root} of {location.user}, junk is {self._folders['junk'].name}"
@@ -62,7 +66,7 @@ class MaildirMailbox:
             for side in SIDES:
                 folder = made._folders[side]
                 if not any((folder / part).is_dir() for part in _PARTS):
-                    raise PeerError(f"{folder} is not a Maildir", hint="it needs new/ and cur/")
+                    raise PeerError(f"{folder} is not a Maildir", hint=_NO_FOLDER)
         return made
 
     def find(self, ident: str) -> FoundMessage | None:
@@ -104,7 +108,7 @@ class MaildirMailbox:
         return [path for path in paths if self._is_message(path, line)]
 
     def _is_message(self, path: Path, line: re.Pattern[bytes]) -> bool:
-        key = path.with_name(path.name.partition(":")[0])
+        key = line.pattern, path.with_name(path.name.partition(":")[0])
         if key in self._old:
             return False
         try:

@@ -1,7 +1,11 @@
 """The checks of `spamnb doctor`, as a table: function, required checks, and what to do on failure.
 
-    daemon > model > persons > mailbox > delivery > arrival > headers > results > filing > verdict
-           > move > learning > person > score > move back > learning again
+    daemon > model > persons > mailbox > delivery > arrival > headers > results > filing
+           > marked mail > verdict > move > learning > person > score > move back > learning again
+
+The first message has the verdict of the model. The second one, of the check marked mail, asks the
+daemon to mark it as junk (`core.policy.test_message`), so that the rule of the mail server that
+files junk is tried, too.
 
 A check returns a sentence, or raises an error that says what is wrong. A message classified as junk
 is moved from Junk to the inbox and back, so both labels are learnt in any case. If the daemon does
@@ -27,9 +31,11 @@ from spamnb.core.mail.site_results import STATEMENT
 from spamnb.core.model.verdict import Verdict
 from spamnb.core.persons.pairing import pairing_fault
 from spamnb.core.policy.actions import LEAST_MESSAGES
+from spamnb.core.policy.test_message import marked_message_id
 from spamnb.errors import PeerError
 from spamnb.service.diagnostics.ports import LABEL, OTHER, DoctorPorts, FoundMessage, Mailbox, Side
 from spamnb.service.diagnostics.records import JournalEntry, ModelRecords, Snapshot
+from spamnb.service.scanning.scanner import REFUSED_REPLY
 
 Result = TypeVar("Result")
 
@@ -51,8 +57,8 @@ Auto-Submitted: auto-generated
 MIME-Version: 1.0
 Content-Type: text/plain; charset=us-ascii
 
-spamnb doctor sent this message to check whether the filter learns. It moves the
-message to Junk and back and deletes it within minutes. If it is still here, delete it.
+spamnb doctor sent this message to check delivery and learning. It deletes the message
+within minutes. If it is still here, delete it.
 {token}
 """
 
@@ -63,6 +69,9 @@ class CheckRun:
 
     ports: DoctorPorts
     ident: str = field(default_factory=lambda: f"<doctor.{secrets.token_hex(12)}@spamnb.invalid>")
+    marked_ident: str = ""
+    """the Message-ID of the message that asks to be marked as junk; empty if none was sent"""
+    marked_found: bool = False
     records: ModelRecords | None = None
     mailbox: Mailbox | None = None
     snapshot: Snapshot | None = None
@@ -160,16 +169,20 @@ def _mailbox(run: CheckRun) -> str:
     return run.mailbox.about
 
 
-def _delivery(run: CheckRun) -> str:
+def _submitted(run: CheckRun, ident: str, above: str = "") -> str:
+    """Send a test message with these lines above its header; return the reply."""
     assert run.ports.submit is not None
+    token, rcpt = secrets.token_hex(8), run.ports.rcpt
+    text = above + _TEXT.format(rcpt=rcpt, ident=ident, token=token, date=formatdate())
+    return run.ports.submit(text.replace("\n", "\r\n").encode("ascii"), rcpt)
+
+
+def _delivery(run: CheckRun) -> str:
     assert run.records is not None
-    text = _TEXT.format(
-        rcpt=run.ports.rcpt, ident=run.ident, token=secrets.token_hex(8), date=formatdate()
-    )
-    for site in run.records.local.authserv_ids[:1]:
-        text = _FORGED.format(site=site, domain=_FORGED_DOMAIN) + text
+    sites = run.records.local.authserv_ids[:1]
+    above = "".join(_FORGED.format(site=site, domain=_FORGED_DOMAIN) for site in sites)
     run.snapshot = run.records.snapshot()
-    reply = run.ports.submit(text.replace("\n", "\r\n").encode("ascii"), run.ports.rcpt)
+    reply = _submitted(run, run.ident, above)
     run.sent = True
     return reply
 
@@ -195,7 +208,10 @@ _UNSIGNED = (
 
 
 def _headers(run: CheckRun) -> str:
-    verdict, run.signature = _header(run, "X-Spamnb-Verdict"), _header(run, "X-Spamnb-Signature")
+    verdict, run.signature = (
+        _header(run.found, "X-Spamnb-Verdict"),
+        _header(run.found, "X-Spamnb-Signature"),
+    )
     if verdict.startswith("unscanned"):
         reason = verdict.partition("reason=")[2]
         raise PeerError(f"the message passed unscanned: {reason}", hint=_UNSCANNED.get(reason, ""))
@@ -203,7 +219,18 @@ def _headers(run: CheckRun) -> str:
         raise PeerError("the message has no X-Spamnb headers: it did not pass through spamnb")
     if not run.signature:
         raise PeerError("the message has no signature", hint=_UNSIGNED)
-    return verdict or "only the signature: mail on this listener is observed"
+    if verdict:
+        return verdict
+    setting = _observed_by(run, run.signature)
+    return f"only the signature, because the settings have {setting}"
+
+
+def _observed_by(run: CheckRun, signature: str) -> str:
+    """Return the setting because of which a message was not marked, as the history has it."""
+    records = run.records
+    assert records is not None
+    entry = run.until(lambda: records.history_entry(signature))
+    return (entry and entry.notes.get("observed")) or "listener.*.observe or scan.local"
 
 
 def _results(run: CheckRun) -> str:
@@ -221,14 +248,14 @@ def _results(run: CheckRun) -> str:
     methods = sorted({f"{one.method}={one.result}" for one in block.results})
     if not methods:
         return f"the forged result was {fate}; no other is believed: see docs/postfix.md, Results"
-    is_late = not _header(run, STATEMENT)
+    is_late = not _header(run.found, STATEMENT)
     late = ", after the scan: put the verifier in front of spamnb" if is_late else ""
     return f"the forged result was {fate}; the site's own are believed{late}: {', '.join(methods)}"
 
 
 def _filing(run: CheckRun) -> str:
     assert run.found is not None
-    flag, side = _header(run, "X-Spam-Flag") or "not set", run.found.side
+    flag, side = _header(run.found, "X-Spam-Flag") or "not set", run.found.side
     if flag == "YES" and side == "inbox":
         raise PeerError("the message is marked as junk but is in the inbox")
     if flag != "YES" and side == "junk":
@@ -237,6 +264,37 @@ def _filing(run: CheckRun) -> str:
             hint="find out which program or rule files messages there",
         )
     return f"X-Spam-Flag is {flag}, the message is in {_FOLDER[side]}"
+
+
+def _marked_mail(run: CheckRun) -> str:
+    """Send a message that the daemon marks as junk, and look where it lands."""
+    assert run.mailbox is not None
+    assert run.records is not None
+    assert run.snapshot is not None
+    mailbox, records, since = run.mailbox, run.records, run.snapshot
+    ident = run.marked_ident = marked_message_id(records.local.test_key, secrets.token_hex(12))
+    try:
+        _submitted(run, ident)
+    except PeerError as error:
+        if REFUSED_REPLY.decode() in str(error):
+            run.marked_ident = ""
+            return "the mail server refuses the marked message, as [actions] says"
+        raise
+    found = run.until(lambda: mailbox.find(ident) or records.quarantined(ident[1:-1], since))
+    run.marked_found = bool(found)
+    if not found:
+        raise PeerError(f"the marked message did not arrive within {run.ports.wait_s:.0f} s")
+    if not isinstance(found, FoundMessage):
+        return "the marked message is in quarantine, as [actions] says"
+    if _header(found, "X-Spam-Flag") != "YES":
+        signature = _header(found, "X-Spamnb-Signature")
+        if not signature:
+            raise PeerError("the marked message has no X-Spam-Flag and no signature")
+        setting = _observed_by(run, signature)
+        return f"no mail is marked, so none can be filed: the settings have {setting}"
+    if found.side == "inbox":
+        raise PeerError("the message has X-Spam-Flag: YES, but it is in the inbox, not in Junk")
+    return "the message with X-Spam-Flag: YES is in Junk"
 
 
 def _verdict(run: CheckRun) -> str:
@@ -324,9 +382,9 @@ def same_person(one: str, other: str) -> bool:
     return one == other or ("@" not in one and other.partition("@")[0] == one)
 
 
-def _header(run: CheckRun, name: str) -> str:
-    assert run.found is not None
-    found = BytesHeaderParser().parsebytes(run.found.raw)[name]
+def _header(message: FoundMessage | None, name: str) -> str:
+    assert message is not None
+    found = BytesHeaderParser().parsebytes(message.raw)[name]
     return " ".join(str(found or "").split())
 
 
@@ -382,6 +440,7 @@ CHECKS: Final = (
     Check("results", _results, "see docs/postfix.md, Results of authentication: local.hosts, and a "
         "milter listener with border = true", ("headers",)),
     Check("filing", _filing, "see docs/dovecot.md, File spam into Junk", ("headers",)),
+    Check("marked mail", _marked_mail, "see docs/dovecot.md, File spam into Junk", ("headers",)),
     Check("verdict", _verdict, "check that --home is the home of the daemon that took the mail",
         ("headers",)),
     Check("move", _move, "check that this user may move messages to and from Junk", ("arrival",)),

@@ -104,18 +104,28 @@ def _delete(run: CheckRun, records: ModelRecords, snapshot: Snapshot) -> list[st
     """Delete the message from the mailbox; return what failed."""
     try:
         try:
-            count = run.mailbox.purge(run.ident) if run.mailbox else 0
+            count = _purged(run)
         except SpamnbError:
             # The connection may have failed: try again with a new one.
             assert run.ports.open_mailbox is not None
             run.mailbox = run.ports.open_mailbox()
-            count = run.mailbox.purge(run.ident)
+            count = _purged(run)
         kept = count or run.found or records.quarantined(run.message_id, snapshot)
     except SpamnbError as error:
         return [f"the message was not deleted: {error}"]
-    if run.sent and not kept:
+    is_marked_away = run.marked_ident and not run.marked_found
+    if run.sent and (not kept or is_marked_away):
         return ["the message was sent and did not arrive; it may still arrive"]
     return []
+
+
+def _purged(run: CheckRun) -> int:
+    """Delete both messages from the mailbox; return the number of copies of the first."""
+    if run.mailbox is None:
+        return 0
+    if run.marked_ident:
+        run.marked_found |= bool(run.mailbox.purge(run.marked_ident))
+    return run.mailbox.purge(run.ident)
 
 
 def _forget(run: CheckRun, records: ModelRecords, snapshot: Snapshot) -> list[str]:
@@ -124,6 +134,8 @@ def _forget(run: CheckRun, records: ModelRecords, snapshot: Snapshot) -> list[st
 
     def done() -> bool:
         faults[:] = records.take_back(run.message_id, snapshot)
+        if run.marked_ident:
+            faults.extend(records.take_back(run.marked_ident[1:-1], snapshot))
         return not faults
 
     run.until(done, _SETTLE_S)

@@ -31,8 +31,9 @@ from spamnb.core.mail.domains import LocalDomains
 from spamnb.core.mail.envelope import network_of
 from spamnb.core.model.costs import Decision
 from spamnb.core.policy.actions import MAIL_ACTIONS, ActionPolicy, Fallbacks, MailAction
-from spamnb.core.policy.rulings import Rulings, shown_verdict
+from spamnb.core.policy.rulings import Ruling, Rulings, shown_verdict
 from spamnb.core.policy.sender_evidence import SenderEvidence
+from spamnb.core.policy.test_message import asks_for_junk
 from spamnb.core.policy.verdict_headers import (
     REASONS,
     Fields,
@@ -68,11 +69,13 @@ from spamnb.service.scanning.types import (
     Advice,
     Done,
     Notes,
+    Observed,
     Offload,
     ScanOptions,
     ScanRequest,
     ScanResult,
     StopScan,
+    observed_by,
 )
 from spamnb.service.telemetry.log import Log, incident
 from spamnb.service.telemetry.metrics import Meters
@@ -85,6 +88,7 @@ FAULTS: Final = frozenset(("fault", "overrun", "model"))
 """reasons that count as faults of the daemon"""
 BATCH_BYTES: Final = 65_536
 """scanned in one turn of the event loop, plus a last message: 10 ms for the slowest mail"""
+_TEST: Final = Ruling("test", "message", "spamnb doctor")
 _VERSION: Final[str] = sys.modules["spamnb"].__version__
 
 
@@ -133,7 +137,8 @@ class _PendingScan:
     done: Done
     is_own: bool
     """whether one of the site's own clients sent it"""
-    observed: bool
+    observed: Observed | None
+    """the setting because of which the message is not marked"""
     advised: bool
     """whether the client carries out the verdict itself"""
     began: float
@@ -183,10 +188,10 @@ class Scanner:
         return self._submit(request, done, advised=True)
 
     def _submit(self, request: ScanRequest, done: Done, *, advised: bool) -> StopScan:
-        is_own, now = self._is_own(request), time.perf_counter()
-        observed = is_own or self._policy.observe
+        own, now = self._own_by(request), time.perf_counter()
+        observed: Observed | None = "listener" if self._policy.observe else own
         pending = _PendingScan(
-            request, done, is_own, observed, advised, now, *self._placed(request)
+            request, done, own is not None, observed, advised, now, *self._placed(request)
         )
         self._guarded([pending], partial(self._start, pending))
         return partial(self._stop, pending)
@@ -234,7 +239,9 @@ class Scanner:
         elif not request.whole and self._policy.fallback_for("large") != "head":
             self._finish(pending, ScanFault("large"))
         else:
-            pending.rulings = self._rulings_of(pending)
+            pending.rulings = found = self._rulings_of(pending)
+            if found.for_all == _TEST and pending.observed != "listener":
+                pending.observed = None  # the doctor asks how mail from outside is filed
             self._queue(pending)
 
     def _queue(self, pending: _PendingScan) -> None:
@@ -252,6 +259,8 @@ class Scanner:
         message = SenderEvidence(head, local, envelope.sender, pending.raw)
         if local.authserv_ids:
             pending.statement = message.statement
+        if asks_for_junk(head, local.test_key):
+            return Rulings(_TEST)
         if found := self._deps.rules.on(envelope, message):
             return Rulings(found)
         return self._session.sender_lists(envelope.recipients).rulings(message)
@@ -323,6 +332,8 @@ class Scanner:
             notes |= author_notes(request)
         if reason := pending.rulings.reason(request.envelope.recipients):
             notes["list"] = reason
+        if pending.observed:
+            notes["observed"] = observed_by(pending.observed, self._policy.listener)
         if self._policy.other:
             head = request.raw[: request.header_bytes]
             notes |= other_notes(head, self._session.plan.local.hosts, self._policy.other)
@@ -369,6 +380,7 @@ class Scanner:
         }
         if pending.observed:
             facts["observed"] = True
+            facts["observed_by"] = observed_by(pending.observed, self._policy.listener)
             add = signature_fields(verdict.signature)
             self._answer(pending, ScanResult("relay", add, facts=facts))
         else:
@@ -463,7 +475,7 @@ class Scanner:
         facts: dict[str, object] = {"verdict": "unscanned", "reason": reason}
         if fault.incident:
             facts["incident"] = fault.incident
-        if self._policy.fallback_for(reason, observed=pending.observed) == "defer":
+        if self._policy.fallback_for(reason, observed=pending.observed is not None) == "defer":
             reply = BUSY_REPLY if reason == "busy" else DEFERRED_REPLY
             result = ScanResult("defer", reply=reply, facts=facts)
         else:
@@ -505,10 +517,13 @@ class Scanner:
         meters.count("scanned_head", not pending.request.whole)
         meters.count(f"decision_{facts['decision']}")
         meters.count("observed" if pending.observed else f"mail_action_{facts['mail_action']}")
+        if pending.observed:
+            meters.count(f"observed_{pending.observed}")
         meters.observe("scan_seconds", took)
 
-    def _is_own(self, request: ScanRequest) -> bool:
-        """Whether one of the site's own clients sent it."""
+    def _own_by(self, request: ScanRequest) -> Observed | None:
+        """By which setting one of the site's own clients sent it; None for all other clients."""
         client = request.envelope.client
-        local = client.source.upper() == "LOCAL" and self._policy.local == "observe"
-        return local or bool(self._own.find(client.address))
+        if client.source.upper() == "LOCAL" and self._policy.local == "observe":
+            return "local"
+        return "own_clients" if self._own.find(client.address) else None

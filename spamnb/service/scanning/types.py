@@ -19,6 +19,19 @@ from spamnb.errors import SettingsError
 Action = Literal["relay", "keep", "refuse", "defer"]
 
 
+Observed = Literal["local", "own_clients", "listener"]
+"""The kind of setting because of which a message is scanned and not marked."""
+
+
+def observed_by(kind: Observed, listener: str) -> str:
+    """Return the setting that lets a message pass without a mark, as the settings file has it."""
+    return {
+        "local": 'scan.local = "observe"',
+        "own_clients": "scan.own_clients",
+        "listener": f"listener.{listener}.observe = true",
+    }[kind]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOptions:
     """What holds for all messages."""

@@ -14,6 +14,7 @@ from support.scanning import ENVELOPE, HARSH, as_delivered, fields, raws, reques
 from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.policy.actions import LEAST_MESSAGES, ActionMap, ActionPolicy
+from spamnb.core.policy.test_message import marked_message_id
 from spamnb.core.policy.verdict_headers import add_to_message, as_block
 from spamnb.errors import SettingsError, StoreFullError
 from spamnb.service.engine.filter import OWNER, Filter
@@ -341,6 +342,56 @@ def test_mail_of_own_clients_leaves_without_a_verdict(scan_rig, surest, client, 
     outcome = one.scan(surest["spam"], replace(ENVELOPE, client=client), before_queue=True)
     assert (outcome.action == "relay") == observed
     assert ("X-Spam-Flag" not in fields(as_block(outcome.add))) == observed
+
+
+@pytest.mark.parametrize(
+    ("policy", "client", "setting", "counter"),
+    [
+        (ScanPolicy(), Client(source="LOCAL"), 'scan.local = "observe"', "observed_local"),
+        (ScanPolicy(own_clients=("198.51.100.0/24",)), Client(address="198.51.100.9"),
+         "scan.own_clients", "observed_own_clients"),
+        (ScanPolicy(observe=True, listener="mx"), Client(address="192.0.2.7"),
+         "listener.mx.observe = true", "observed_listener"),
+    ],
+)  # fmt: skip
+def test_the_setting_that_leaves_mail_unmarked_is_named(
+    home, scan_rig, surest, policy, client, setting, counter
+):
+    """The log, the history and the counters say why mail that is junk has no mark."""
+    one = scan_rig(policy)
+    outcome = one.scan(surest["spam"], replace(ENVELOPE, client=client))
+    assert outcome.facts["observed_by"] == setting
+    assert one.meters.value(counter) == 1
+    one.close()
+    history = History.open(home / "history")
+    newest = next(history.newest())
+    history.close()
+    assert newest.notes["observed"] == setting
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_marked"),
+    [(ScanPolicy(), True), (ScanPolicy(observe=True), False)],
+    ids=["local", "listener"],
+)
+def test_a_message_with_the_secret_of_the_doctor_is_marked(home, scan_rig, policy, is_marked):
+    """Also as local mail: the doctor runs on this machine, and asks about mail from outside."""
+    with Filter.open(home, readonly=True) as model:
+        ident = marked_message_id(model.reader.local.test_key, "0" * 24)
+    local = replace(ENVELOPE, client=Client(source="LOCAL"))
+    one = scan_rig(policy)
+    outcome = one.scan(f"Subject: x\r\nMessage-ID: {ident}\r\n\r\nx\r\n".encode(), local)
+    assert ("X-Spam-Flag: YES" in as_block(outcome.add).decode()) is is_marked
+    assert (outcome.facts["reason"], outcome.facts["decision"]) == ("test-message", "junk")
+
+
+def test_a_forged_secret_of_the_doctor_marks_nothing(scan_rig):
+    """A message with a Message-ID like the doctor's has the verdict of the model."""
+    for ident in (marked_message_id(b"another key", "0" * 24), "<doctor.0.0@spamnb.invalid>"):
+        outcome = scan_rig(ScanPolicy()).scan(
+            f"Subject: x\r\nMessage-ID: {ident}\r\n\r\nx\r\n".encode(), ENVELOPE
+        )
+        assert outcome.facts["reason"] == ""
 
 
 def test_what_a_mail_server_calls_local_can_be_judged(scan_rig, surest):

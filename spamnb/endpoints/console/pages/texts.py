@@ -178,6 +178,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "listed.wanted": "always wanted",
     "listed.unwanted": "never wanted",
     "listed.none": "no longer on the list",
+    "by.test-message": "`spamnb doctor` sent it, to see where marked mail is filed",
     "by.wanted-by-person": "the sender is on the recipient's list of wanted senders",
     "by.wanted-by-domain": "the sender is on the list of wanted senders of the recipient's domain",
     "by.wanted-by-site": "the sender is on the list of wanted senders for all recipients",
