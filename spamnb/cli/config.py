@@ -59,11 +59,13 @@ def check(ctx: click.Context, session: CliSession) -> None:
     """Check whether `serve` could run with these settings.
 
     Exit code 0 if it could; otherwise 2, and one line per problem. The check reads the files that
-    the settings name, as the daemon's user, and tries the addresses. It changes nothing. With
+    the settings name, as the daemon's user, and tries the addresses. It changes nothing.
+    An upstream that does not answer is a warning. With
     local.authserv_ids it also says of each listener what becomes of a forged result of
     authentication there.
     """
     from spamnb.daemon.config_checks import Checked, problems
+    from spamnb.daemon.next_hops import next_hop_faults
     from spamnb.daemon.results_check import outcomes
     from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
     from spamnb.settings import home_of
@@ -78,6 +80,8 @@ def check(ctx: click.Context, session: CliSession) -> None:
     lists = AccessLists.load(RuleFiles(settings.rules.allow, settings.rules.block))
     if warning := lists.warning(settings.local):
         warn(warning)
+    for fault in next_hop_faults(settings):
+        warn(f"{fault.text} - {fault.remedy}")
     for one in outcomes(settings):
         if one.remedy:
             warn(f"{one.text} - {one.remedy}")

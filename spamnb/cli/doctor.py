@@ -102,6 +102,7 @@ class _DoctorOptions(NamedTuple):
 
 def _ports(session: CliSession, options: _DoctorOptions) -> DoctorPorts:
     """Build the ports from the options; invalid options raise before anything is sent."""
+    from spamnb.daemon.next_hops import next_hop_faults
     from spamnb.service.diagnostics.ports import DoctorPorts, checked_recipient
 
     import_ahead()
@@ -121,6 +122,7 @@ def _ports(session: CliSession, options: _DoctorOptions) -> DoctorPorts:
         submit=partial(_submit, submission) if submission else None,
         rcpt=rcpt,
         wait_s=options.wait_s,
+        next_hops=lambda: list(next_hop_faults(session.settings)),
         names=session.persons,
         logins=_logins(session),
     )

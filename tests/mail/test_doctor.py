@@ -159,11 +159,11 @@ def test_without_our_headers(embedded, unchanged):
 def test_what_is_not_given_is_skipped(embedded, unchanged):
     """The doctor skips checks without their options; daemon and model are always checked."""
     result = embedded.doctor()
-    assert result.names("ok") == ["daemon", "model"]
+    assert result.names("ok") == ["daemon", "next hops", "model"]
     assert result.code == 0
     assert "--imap" in result.checks["mailbox"]["what"]
     result = embedded.doctor("--maildir", embedded.maildir)
-    assert result.names("ok") == ["daemon", "model", "mailbox"]
+    assert result.names("ok") == ["daemon", "next hops", "model", "mailbox"]
     assert "--rcpt" in result.checks["delivery"]["what"]
 
 
@@ -211,7 +211,7 @@ def test_the_daemon_goes_away_on_the_way(embedded, unchanged):
         assert result.checks["cleaning up"]["state"] == "ok", result.checks["cleaning up"]
         result = embedded.doctor_of("bob")
         result.is_broken("daemon", "no daemon", "spamnb serve")
-        assert result.names("ok") == ["model", "mailbox"]
+        assert result.names("ok") == ["next hops", "model", "mailbox"]
     finally:
         embedded.daemon.start()
 
@@ -232,7 +232,7 @@ def test_root_reads_as_the_owner_of_each_file():
             path.chmod(0o700)
         result = site.doctor("--maildir", place / "Maildir")
         result.is_broken("daemon", "no daemon", "spamnb serve")
-        assert result.names("ok") == ["model", "mailbox"], result.whole
+        assert result.names("ok") == ["next hops", "model", "mailbox"], result.whole
         assert "of 54322" in result.checks["mailbox"]["what"]
         assert {path.stat().st_uid for path in site.daemon.home.rglob("*")} == {54_321}
     finally:

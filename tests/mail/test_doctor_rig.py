@@ -12,7 +12,7 @@ import pytest
 from support import dovecot_versions
 from support.doctor import CHECKS, Site
 from support.dovecot import with_teaching
-from support.postfix import Rig, needs_rig
+from support.postfix import Rig, free_ports, needs_rig
 from support.waiting import LIMIT_S, until
 from test_postfix import joined
 
@@ -213,6 +213,29 @@ def test_the_mail_server_refuses(served, unchanged):
     """The report has the reply of the mail server."""
     result = served.alice("--rcpt", "alice@example.net")
     result.is_broken("delivery", "554 5.7.1", "the mail server's log")
+
+
+def test_a_wrong_port_of_the_return_listener_is_reported(served, unchanged):
+    """Doctor and `config check` say the same of a port without Postfix; status warns."""
+    (wrong,) = free_ports(1)
+    right = served.rig.port["back"]
+    config = served.daemon.config
+    text = config.read_text()
+    config.write_text(text.replace(f"127.0.0.1:{right}", f"127.0.0.1:{wrong}"))
+    served.daemon.spamnb("reload")
+    try:
+        result = served.alice()
+        checked = served.daemon.command("config", "check")
+        # The workers publish their counters at their next heartbeat.
+        warning = "could not pass mail to the next hop"
+        until(lambda: warning in served.daemon.spamnb("status"), what="the warning")
+    finally:
+        config.write_text(text)
+        served.daemon.spamnb("reload")
+    assert result.names("broken")[:2] == ["next hops", "delivery"], result.whole
+    check = result.checks["next hops"]
+    assert f"127.0.0.1:{wrong}, does not answer" in check["what"]
+    assert f"{check['what']} - {check['todo']}" in checked.err
 
 
 def test_a_folder_that_is_not_there(served, unchanged):

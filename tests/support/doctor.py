@@ -12,6 +12,7 @@ from support.waiting import until
 SAMPLE = PROJECT / "corpora" / "sample"
 CHECKS = [
     "daemon",
+    "next hops",
     "model",
     "mailbox",
     "delivery",

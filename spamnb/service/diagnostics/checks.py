@@ -1,6 +1,6 @@
 """The checks of `spamnb doctor`, as a table: function, required checks, and what to do on failure.
 
-    daemon > model > persons > mailbox > delivery > arrival > headers > results > filing
+    daemon > next hops > model > persons > mailbox > delivery > arrival > headers > results > filing
            > marked mail > verdict > move > learning > person > score > move back > learning again
 
 The first message has the verdict of the model. The second one, of the check marked mail, asks the
@@ -115,6 +115,12 @@ def _daemon(run: CheckRun) -> str:
     if facts["bypass"]:
         raise PeerError("bypass is on: all mail passes unscanned", hint="spamnb bypass off")
     return f"the daemon answers, with {len(facts['processes'])} processes"
+
+
+def _next_hops(run: CheckRun) -> str:
+    for text, remedy in run.ports.next_hops():
+        raise PeerError(text, hint=remedy)
+    return "each upstream of the settings answers"
 
 
 def _model(run: CheckRun) -> str:
@@ -428,6 +434,7 @@ _LEARNING: Final = "see docs/teaching.md, `spamnb status` and the daemon's log"
 
 CHECKS: Final = (
     Check("daemon", _daemon, "start it with `spamnb serve`; see `spamnb status`"),
+    Check("next hops", _next_hops, "see listener.NAME.upstream"),
     Check("model", _model, "spamnb train HAM SPAM"),
     Check("persons", _persons, _NAMES, ("model",), of_persons=True),
     Check("mailbox", _mailbox, "see --imap, --user, --maildir and --junk", lacks=_mailbox_option),

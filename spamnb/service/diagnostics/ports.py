@@ -5,7 +5,7 @@ Values and protocols only. Failure: UserError for an invalid address.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
@@ -73,6 +73,8 @@ class DoctorPorts:
     rcpt: str = ""
     wait_s: float = 60.0
     """time limit for each step of another program"""
+    next_hops: Callable[[], Sequence[tuple[str, str]]] = tuple
+    """returns the faults of the servers that the daemon passes mail to, and what to do"""
     names: PersonNames | None = None
     """the rules for names of persons; None if persons are not enabled"""
     logins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

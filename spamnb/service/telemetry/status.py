@@ -249,6 +249,11 @@ def _counter_warnings(counters: Mapping[str, Any]) -> list[str]:
         found.append(f"{idle} labels from users were received, and none was learnt: see the log")
     if counters["unscanned"] > counters["scanned"]:
         found.append(f"{counters['unscanned']} messages passed unscanned: see the log")
+    if failures := counters["upstream_failures"]:
+        found.append(
+            f"{failures} times since its start the daemon could not pass mail to the next hop: see "
+            "`spamnb doctor` and the log"
+        )
     if together := counters["mailboxes_together"]:
         found.append(
             f"{together} messages came to the mailboxes for several recipients at once, which get"
