@@ -4,6 +4,7 @@ import imaplib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ pytestmark = needs_rig
 TOML = """
 [serve]
 delegates = ["mail"]
+[local]
+hosts = ["mx.example.org", "{host}"]
 [feedback]
 spool = "{spool}"
 """
@@ -33,7 +36,9 @@ class Served(Site):
         self.rig = Rig()
         spool = self.rig.root / "spool"
         with_teaching(self.rig, spool)
-        super().__init__(folder, joined(self.rig, "before") + TOML.format(spool=spool))
+        super().__init__(
+            folder, joined(self.rig, "before") + TOML.format(spool=spool, host=socket.gethostname())
+        )
         self.password = folder / "password"
         self.password.write_text("pw-alice\n")
 
@@ -213,6 +218,20 @@ def test_the_mail_server_refuses(served, unchanged):
     """The report has the reply of the mail server."""
     result = served.alice("--rcpt", "alice@example.net")
     result.is_broken("delivery", "554 5.7.1", "the mail server's log")
+
+
+def test_a_server_that_is_missing_in_local_hosts_is_named(served, unchanged):
+    """The doctor finds the name after Dovecot's `by` in its own message."""
+    config, name = served.daemon.config, socket.gethostname()
+    text = config.read_text()
+    config.write_text(text.replace(f', "{name}"', ""))
+    served.daemon.spamnb("reload")
+    try:
+        result = served.alice()
+    finally:
+        config.write_text(text)
+        served.daemon.spamnb("reload")
+    result.is_broken("hosts", f"does not name {name}", f'hosts = ["mx.example.org", "{name}"]')
 
 
 def test_a_wrong_port_of_the_return_listener_is_reported(served, unchanged):

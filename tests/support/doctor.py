@@ -18,6 +18,7 @@ CHECKS = [
     "delivery",
     "arrival",
     "headers",
+    "hosts",
     "results",
     "filing",
     "marked mail",

@@ -1,7 +1,8 @@
 """The checks of `spamnb doctor`, as a table: function, required checks, and what to do on failure.
 
-    daemon > next hops > model > persons > mailbox > delivery > arrival > headers > results > filing
-           > marked mail > verdict > move > learning > person > score > move back > learning again
+    daemon > next hops > model > persons > mailbox > delivery > arrival > headers > hosts > results
+           > filing > marked mail > verdict > move > learning > person > score > move back
+           > learning again
 
 The first message has the verdict of the model. The second one, of the check marked mail, asks the
 daemon to mark it as junk (`core.policy.test_message`), so that the rule of the mail server that
@@ -25,6 +26,7 @@ from email.parser import BytesHeaderParser
 from email.utils import formatdate
 from typing import Final, NamedTuple, TypeVar
 
+from spamnb.core.mail.local_hosts import BY
 from spamnb.core.mail.message import parted
 from spamnb.core.mail.results import passed_domains
 from spamnb.core.mail.site_results import STATEMENT
@@ -239,6 +241,30 @@ def _observed_by(run: CheckRun, signature: str) -> str:
     return (entry and entry.notes.get("observed")) or "listener.*.observe or scan.local"
 
 
+def _hosts(run: CheckRun) -> str:
+    """Say which servers wrote Received fields that local.hosts does not name.
+
+    All hops of the test message are the site's. A hop that is not named is a part of the message
+    when it is scored again from the mailbox, so the score differs from that of the scan.
+    """
+    assert run.found is not None
+    assert run.records is not None
+    hosts = run.records.local.hosts
+    known = {name.lower() for name in hosts}
+    fields = BytesHeaderParser().parsebytes(run.found.raw).get_all("Received", [])
+    named = [BY.search(str(field).encode("utf-8", "replace")) for field in fields]
+    every = dict.fromkeys(one[1].decode("latin-1") for one in named if one)
+    unknown = [name for name in every if name.lower() not in known]
+    if unknown:
+        wanted = ", ".join(f'"{name}"' for name in [*hosts, *unknown])
+        raise PeerError(
+            f"local.hosts does not name {', '.join(unknown)}: from the mailbox a message has "
+            "another score than at the scan",
+            hint=f"set [local] hosts = [{wanted}], and reload",
+        )
+    return "local.hosts names each server on the way"
+
+
 def _results(run: CheckRun) -> str:
     """Say what became of the forged result, and whether the scan has believed any other."""
     assert run.found is not None
@@ -444,6 +470,7 @@ CHECKS: Final = (
         "log, and docs/postfix.md, The return listener", ("delivery",)),
     Check("headers", _headers, "see docs/postfix.md, Before the queue, After the queue",
         ("arrival",)),
+    Check("hosts", _hosts, "see docs/postfix.md, The least settings", ("headers",)),
     Check("results", _results, "see docs/postfix.md, Results of authentication: local.hosts, and a "
         "milter listener with border = true", ("headers",)),
     Check("filing", _filing, "see docs/dovecot.md, File spam into Junk", ("headers",)),
