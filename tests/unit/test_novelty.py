@@ -1,10 +1,10 @@
 """A message of a kind that ham has not met must clear a higher threshold, until some are taught."""
 
-import random
 from math import inf
 
 import pytest
 from support.cli import forked as spamnb
+from support.new_kinds import FIRST, SALE, WORDS, listed, shop, write_mail
 
 from spamnb.core.model.costs import Costs, OwnCosts
 from spamnb.core.model.decision import decide
@@ -13,33 +13,6 @@ from spamnb.core.model.novelty import MOST, NEW_KIND, novelty
 from spamnb.core.model.site_threshold import SHIPPED, plain
 from spamnb.service.engine.filter import Filter
 from spamnb.store.memory import MemoryStore
-
-WORDS = [f"{a}{b}{c}" for a in ("pat", "ker", "lin", "mod") for b in "aeiou" for c in ("nel", "x")]
-SALE = ["offer", "price", "order", "buy", "gift", "card", "shop", "deal", "click", "now"]
-
-
-def listed(number):
-    """A message of a technical list."""
-    chosen = random.Random(number)
-    return (
-        f"Received: from lists.test by mx.test; Mon, 1 Jun 2026 10:00:00 +0000\n"
-        f"From: Dev {number % 9} <dev{number % 9}@lists.test>\nTo: list@lists.test\n"
-        f"Subject: Re: {chosen.choice(WORDS)}\nMessage-ID: <{number}.a@lists.test>\n"
-        f"In-Reply-To: <{number}.b@lists.test>\nList-Id: <dev.lists.test>\n\n"
-        f"> {' '.join(chosen.sample(WORDS, 8))}\n{' '.join(chosen.sample(WORDS, 12))}\n"
-    ).encode()
-
-
-def shop(number, name, words):
-    """A newsletter; of different senders only the form is alike."""
-    chosen = random.Random(number)
-    return (
-        f"From: {name} <news@{name.lower()}.test>\nTo: u@mx.test\nSubject: {chosen.choice(SALE)}\n"
-        f"Message-ID: <{number}@{name.lower()}.test>\nList-Unsubscribe: <https://{name}.test/u>\n"
-        f"X-Campaign: {name}{number}\nMIME-Version: 1.0\nContent-Type: text/html\n\n"
-        f"<html><body><table><tr><td><b>{' '.join(chosen.sample(words, 6))}</b></td></tr></table>"
-        f"<a href='https://{name}.test/'>click</a></body></html>\n"
-    ).encode()
 
 
 @pytest.fixture
@@ -52,13 +25,6 @@ def model():
             if number % 10 < 3:
                 found.learn(shop(number, f"Bad{number % 7}", SALE), "spam")
         yield found
-
-
-FIRST = (
-    b"List-Id: <dev.lists.test>\n"
-    b"Received: from lists.test by mx.test; Mon, 1 Jun 2026 10:00:00 +0000\n"
-) + shop(1000, "Good", WORDS)
-"""The first newsletter that is wanted: it comes by the list."""
 
 
 def test_the_first_ham_of_a_new_kind_is_unsure(model):
@@ -134,16 +100,8 @@ def test_own_costs_apply_to_new_kinds(model):
 
 def test_explain_says_that_the_kind_is_new(home):
     """The sentence, and the same facts as JSON."""
-    mail = home / "mail"
-    for side in ("ham", "spam"):
-        (mail / side).mkdir(parents=True)
-    for number in range(200):
-        (mail / "ham" / f"{number}.eml").write_bytes(listed(number))
-        if number % 10 < 3:
-            spam = shop(number, f"Bad{number % 7}", SALE)
-            (mail / "spam" / f"{number}.eml").write_bytes(spam)
     (home / "first.eml").write_bytes(FIRST)
-    assert spamnb(home / "home", "train", mail / "ham", mail / "spam").code == 0
+    assert spamnb(home / "home", "train", *write_mail(home / "mail")).code == 0
     said = spamnb(home / "home", "explain", home / "first.eml").out
     assert "a kind of mail that this filter has not met: ham has " in said
     facts = spamnb(home / "home", "explain", "--json", home / "first.eml").json[0]
