@@ -10,7 +10,7 @@ from spamnb.cli.event_options import choosing, chosen, since_us
 from spamnb.cli.help import command
 from spamnb.cli.options import Count
 from spamnb.cli.printing import say_json, shown_time, table
-from spamnb.cli.score import ANSWERS
+from spamnb.cli.score import ANSWERS, done_text
 from spamnb.cli.session import CliSession, pass_session
 
 JOURNAL_EXAMPLES = """
@@ -82,7 +82,8 @@ def history(
 ) -> None:
     """List recent verdicts, newest first.
 
-    Columns: time, decision, label, probability of spam, signature, message id or digest. A listed
+    Columns: time, decision, label, probability of spam, what was done, signature, message id or
+    digest. A listed
     message can be corrected by its message id or signature, without the message itself.
     """
     from spamnb.service.admin.listings import VerdictFilter
@@ -101,5 +102,5 @@ def history(
 def _entry_row(line: dict[str, Any]) -> tuple[str, ...]:
     return (
         shown_time(line["time"]), line["decision"], line["label"], f"{line['probability']:.4f}",
-        line["signature"], line["message_id"] or line["id"],
+        done_text(line["done"]) or "-", line["signature"], line["message_id"] or line["id"],
     )  # fmt: skip

@@ -10,7 +10,7 @@ import click
 from spamnb.cli.help import command
 from spamnb.cli.messages import is_path, one_message, standard_input
 from spamnb.cli.options import Count
-from spamnb.cli.printing import coloured, safe, say, say_json, warn
+from spamnb.cli.printing import coloured, safe, say, say_json, shown_time, warn
 from spamnb.cli.session import CliSession, Listed, pass_session
 from spamnb.errors import CorpusError, UserError
 
@@ -25,6 +25,14 @@ ANSWERS = {"deliver": 0, "unsure": 2, "junk": 1, "reject": 1}
 BAR = 24
 _NAMED = "{sender} is on the {word} list of {of}: {decision} ({reason})"
 _LISTED = "a list decides instead: {decision} ({reason}), {sender} is on the {word} list of {of}"
+_DONE = {
+    "headers": "marked",
+    "tag": "marked, with a tag",
+    "redirect": "marked, with a redirect",
+    "quarantine": "kept in quarantine",
+    "reject": "refused",
+}
+"""what was done, by the action of the history"""
 _IF_AUTHENTIC = ", if the sender is authentic"
 
 SCORE_EXAMPLES = """
@@ -41,6 +49,11 @@ spamnb explain --count all new.eml         all clues
 spamnb explain 1234@example.org            by message id, digest or signature
 spamnb explain --json new.eml
 """
+
+
+def done_text(done: str) -> str:
+    """Say what was done with a message of the history; empty if that is not known."""
+    return _DONE.get(done, done)
 
 
 @command("Show the verdict on messages.", SCORE_EXAMPLES)
@@ -176,6 +189,9 @@ def explain(session: CliSession, ref: str, count: int, person: str, as_json: boo
     the model learnt. A message that was trained, or scored by the daemon, can be named by its
     message id, digest or signature.
 
+    If REF is given, the first lines are the verdict when the message was scanned, and what was done
+    with it; the rest is today's. `by kind` sums all clues by what they are about.
+
     If PATH is given and a list of wanted or unwanted senders decides, the last line says so. If REF
     is given, the last lines say which list decided when the message was scanned, and which lists
     name its sender now. If the message was trained, a line says which label is in force, and why.
@@ -206,9 +222,11 @@ def explain(session: CliSession, ref: str, count: int, person: str, as_json: boo
     named = [_list_facts(one, verdict) for one in listed.now]
     if as_json:
         lists = {"list": facts, "listed": named, "list_then": listed.then}
-        more = {"bias": verdict.bias, "threshold": threshold} | lists | said
+        more: dict[str, Any] = {"then": listed.verdict, "kinds": _by_kind(verdict)}
+        more |= {"bias": verdict.bias, "threshold": threshold} | lists | said
         say_json(verdict_as_dict(ref, verdict, clues) | more)
         return
+    _say_then(listed.verdict)
     _explained(ref, verdict, clues, threshold)
     _say_labels(said)
     if facts:
@@ -266,6 +284,8 @@ def _explained(
     others = verdict.clue_count - len(clues)
     if others:
         say(f"{rest:+.3f} from {others} {'weaker ' if clues else ''}clues")
+    sums = ", ".join(f"{kind} {nats:+.1f}" for kind, nats in _by_kind(verdict).items())
+    say(f"by kind: {sums}")
     say(f"{verdict.bias:+.3f} bias")
     say(f"{verdict.log_odds:+.3f} log-odds in total")
     if verdict.novelty.nats:
@@ -275,12 +295,35 @@ def _explained(
         say(f"stretched from {before:+.2f}: {threshold_text(threshold)}")
 
 
+def _by_kind(verdict: Verdict) -> dict[str, float]:
+    """Return the sum of the clues of each kind in nats, the strongest first."""
+    from spamnb.core.features.clue_texts import kind_shown
+
+    sums: dict[str, float] = {}
+    for location, token, nats, _ in verdict.clues():
+        kind = kind_shown(location, token)
+        sums[kind] = sums.get(kind, 0.0) + nats
+    return dict(sorted(sums.items(), key=lambda item: -abs(item[1])))
+
+
+def _say_then(then: dict[str, Any] | None) -> None:
+    """Print the verdict that the message had when it was scanned; what follows is today's."""
+    if then is None:
+        return
+    found = f"{then['decision']}, label {then['label']}, {then['log_odds']:+.3f}"
+    done = f"; {done_text(then['done'])}" if then["done"] else ""
+    say(safe(f"then ({shown_time(then['time'])}): {found}{done}"))
+    say("now:")
+
+
 def _draw(clues: Sequence[Clue]) -> None:
     """Print clues as a table, each with a bar."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from spamnb.core.features.clue_texts import token_shown
 
     strongest = max(abs(clue.nats) for clue in clues)
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -293,7 +336,8 @@ def _draw(clues: Sequence[Clue]) -> None:
     for location, token, nats, prior in clues:
         bar = Text(_bar(nats, strongest), "red" if nats > 0 else "green")
         origin = ("prior",) if prior else ()
-        shown.add_row(f"{nats:+.3f}", bar, location, Text(safe(token)), *origin)
+        text = Text(safe(token_shown(location, token)))
+        shown.add_row(f"{nats:+.3f}", bar, location, text, *origin)
     Console(highlight=False).print(shown)
 
 

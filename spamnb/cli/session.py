@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -45,6 +45,8 @@ class Listed(NamedTuple):
     """the list that decided when it was scanned; empty if none did"""
     now: Sequence[Ruling] = ()
     """of each list that names the sender"""
+    verdict: dict[str, Any] | None = None
+    """the verdict and the notes of the history"""
 
 
 @dataclass
@@ -207,13 +209,14 @@ class CliSession:
 
     def listed(self, model: Filter, ref: str, name: str) -> Listed:
         """Return what lists of senders say about a message that a reference names."""
+        from spamnb.service.admin.listings import verdict_facts
         from spamnb.service.engine.lookup import find_entry
 
         entry = find_entry(model.store, model.history, ref)
         if entry is None:
             return Listed()
         found = self._sender_lists(model).naming(entry, name, self._domain_of(name))
-        return Listed(entry.notes.get("list", ""), found)
+        return Listed(entry.notes.get("list", ""), found, verdict_facts(entry))
 
     def _sender_lists(self, model: Filter) -> SenderLists:
         from spamnb.service.feedback.sender_lists import SenderLists

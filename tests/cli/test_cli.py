@@ -1,5 +1,6 @@
 """The everyday commands on real stores: what they print, promise and refuse."""
 
+import re
 import shutil
 
 import pytest
@@ -291,6 +292,17 @@ def test_reload_without_a_daemon_says_what_to_do(trained):
     assert (done.code, "no daemon serves this home" in done.err) == (2, True)
 
 
+def test_explain_sums_the_clues_by_kind_without_hexadecimal(trained):
+    """The kinds and the bias are the log-odds; no line has a number that tells people nothing."""
+    done = spamnb(trained, "explain", "--count", "all", "--json", ONE_SPAM)
+    plain = done.json[0]
+    assert sum(plain["kinds"].values()) + plain["bias"] == pytest.approx(plain["log_odds"])
+    assert "words" in plain["kinds"]
+    shown = spamnb(trained, "explain", "--count", "all", ONE_SPAM).out
+    assert "by kind: " in shown
+    assert re.search(r"\b[0-9a-f]{16,}\b", shown.partition("\n")[2]) is None
+
+
 def test_explain_draws_a_table_without_colours_in_a_pipe(trained):
     """People see place, token and a bar; a pipe gets plain text."""
     done = spamnb(trained, "explain", "--count", 5, ONE_SPAM)
@@ -307,6 +319,19 @@ def test_explain_knows_a_taught_message_by_its_digest(home):
     by_digest = spamnb(home, "explain", "--json", digest).json[0]
     assert by_digest["log_odds"] == pytest.approx(by_path["log_odds"], abs=1e-9)
     assert {c["token"] for c in by_digest["clues"]} == {c["token"] for c in by_path["clues"]}
+
+
+def test_explain_shows_the_verdict_of_the_scan_beside_that_of_today(home):
+    """A correction changes the verdict of today; that of the scan stays."""
+    before = spamnb(home, "score", "--remember", "--json", ONE_SPAM).json[0]
+    spamnb(home, "correct", "ham", before["signature"])
+    found = spamnb(home, "explain", "--json", before["signature"]).json[0]
+    assert found["then"]["log_odds"] == pytest.approx(before["log_odds"], abs=1e-3)
+    assert found["then"]["decision"] == before["decision"]
+    assert found["log_odds"] < found["then"]["log_odds"]
+    shown = spamnb(home, "explain", before["signature"]).out.splitlines()
+    assert shown[0].startswith("then (")
+    assert shown[1] == "now:"
 
 
 # --- correct, forget, undo -----------------------------------------------------------------------

@@ -5,6 +5,7 @@ Must not know the model.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import product
 from math import isqrt
@@ -176,6 +177,45 @@ _SENTENCES = {mark_of(oddity).encode(): sentence for oddity, sentence in _ODDITI
 _NAMING = {"header-double": "more than one header {}", "url-": "link of the scheme {}"}
 
 
+NOT_STORED = "text not stored"
+_KINDS: dict[str, tuple[TokenLocation, ...]] = {
+    "words": (TokenLocation.BODY, TokenLocation.SUBJECT, TokenLocation.WORD,
+        TokenLocation.GREETING),
+    "links": (TokenLocation.URL, TokenLocation.LINK_SHAPE),
+    "sender and recipient": (TokenLocation.FROM, TokenLocation.REPLY, TokenLocation.TO,
+        TokenLocation.FROM_SHAPE, TokenLocation.SENDER, TokenLocation.ADDRESS_PART),
+    "route and authentication": (TokenLocation.RECEIVED, TokenLocation.HOP, TokenLocation.AUTH,
+        TokenLocation.RECEIVED_SHAPE, TokenLocation.AGREEMENT),
+    "form of the header": (TokenLocation.ID, TokenLocation.HEADER, TokenLocation.HEADER_ORDER,
+        TokenLocation.ID_SHAPE, TokenLocation.INNER),
+    "form of the text": (TokenLocation.STYLE, TokenLocation.MARKUP),
+    "hidden text": (TokenLocation.HIDDEN,),
+    "parts and attachments": (TokenLocation.CONTENT, TokenLocation.PART, TokenLocation.FILE,
+        TokenLocation.DIGEST),
+    "oddities and counts": (TokenLocation.MARK,),
+    "this message itself": (TokenLocation.SELF,),
+}  # fmt: skip
+_HEX = re.compile(r"[0-9a-f]{16,}")
+
+
+def kind_shown(location: str, token: str) -> str:
+    """The kind of a clue, for sums, by the name of its location."""
+    if token_shown(location, token) == NOT_STORED:
+        return NOT_STORED
+    return _KIND_OF[location]
+
+
+def token_shown(location: str, token: str) -> str:
+    """The text of a clue for people: a sentence in place of a number that tells them nothing."""
+    if location == location_shown(TokenLocation.SELF):
+        return "labels of this message"
+    if _HEX.match(token) is None:
+        return token
+    if location == location_shown(TokenLocation.DIGEST):
+        return "an attachment that was seen before"
+    return NOT_STORED if location == location_shown(TokenLocation.MARK) else token
+
+
 def location_shown(location: TokenLocation) -> str:
     """The name of a location."""
     return location.name.lower().replace("_", " ")
@@ -216,3 +256,6 @@ def _count_shown(
     """A counted fact with its range of numbers, or nothing where `table` has no such code."""
     sentence, numbers = table.get(code, ("", _number))
     return f"{sentence}: {numbers(int(step))}" if sentence and step.isdigit() else ""
+
+
+_KIND_OF = {location_shown(one): kind for kind, every in _KINDS.items() for one in every}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any
 
+from spamnb.core.model.costs import DECISIONS
 from spamnb.core.model.events import NO_LABEL, Event, EventKind
 from spamnb.core.model.labels import owner_kind
 from spamnb.core.model.verdict import signature_text
@@ -124,7 +125,21 @@ def verdict_facts(entry: HistoryEntry) -> dict[str, Any]:
         "log_odds": entry.log_odds,
         "decision": entry.decision,
         "notes": entry.notes,
+        "done": action_of(entry),
     }
+
+
+def action_of(entry: HistoryEntry) -> str:
+    """Return what was done: an action, the setting that left the message unmarked, or nothing.
+
+    Empty for entries of commands, of clients that act themselves, and of recipients with verdicts
+    of their own.
+    """
+    if setting := entry.notes.get("observed"):
+        return f"not marked: {setting}"
+    actions = entry.notes.get("actions", "").split()
+    known = len(actions) == len(DECISIONS)
+    return actions[DECISIONS.index(entry.decision)] if known else ""
 
 
 def timeline(model: Filter, most: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from spamnb.core.mail.domains import LocalDomains
 from spamnb.core.mail.envelope import network_of
-from spamnb.core.model.costs import Decision
+from spamnb.core.model.costs import DECISIONS, Decision
 from spamnb.core.policy.actions import MAIL_ACTIONS, ActionPolicy, Fallbacks, MailAction
 from spamnb.core.policy.rulings import Ruling, Rulings, shown_verdict
 from spamnb.core.policy.sender_evidence import SenderEvidence
@@ -334,10 +334,29 @@ class Scanner:
             notes["list"] = reason
         if pending.observed:
             notes["observed"] = observed_by(pending.observed, self._policy.listener)
+        elif not pending.advised and not pending.rulings.own and plan.persons is None:
+            notes["actions"] = self._actions_of(pending)
         if self._policy.other:
             head = request.raw[: request.header_bytes]
             notes |= other_notes(head, self._session.plan.local.hosts, self._policy.other)
         return notes
+
+    def _actions_of(self, pending: _PendingScan) -> str:
+        """The action for each decision, in the order of `DECISIONS`: the history has the verdict.
+
+        The notes are written together with the verdict, before the action is known.
+        """
+        request, ruling = pending.request, pending.rulings.for_all
+        ruled = (ruling.decide(one) if ruling else one for one in DECISIONS)
+        return " ".join(
+            self._policy.action_policy.of(
+                one,
+                request.envelope.recipients,
+                refusable=request.before_queue,
+                whole=request.whole,
+            )
+            for one in ruled
+        )
 
     def _guarded(
         self, batch: list[_PendingScan], run: Callable[[], None], where: str = "scan"

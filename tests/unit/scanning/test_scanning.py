@@ -17,6 +17,7 @@ from spamnb.core.policy.actions import LEAST_MESSAGES, ActionMap, ActionPolicy
 from spamnb.core.policy.test_message import marked_message_id
 from spamnb.core.policy.verdict_headers import add_to_message, as_block
 from spamnb.errors import SettingsError, StoreFullError
+from spamnb.service.admin.listings import verdict_facts
 from spamnb.service.engine.filter import OWNER, Filter
 from spamnb.service.limits import QuarantineLimits
 from spamnb.service.maintenance.export_import import export, merge, read_export
@@ -51,6 +52,7 @@ def test_a_message_is_scored_as_the_filter_would(scan_rig, home, surest):
         described = {name: entry.notes.pop(name) for name in ("from", "subject", "size", "known")}
         assert entry.notes == {
             "to": "bob@b.example carl@c.example", "client": "192.0.2.7", "queue": "4ABC",
+        "actions": "headers headers headers headers",
         }  # fmt: skip
         assert 0 < int(described["known"]) <= 100
         assert described["from"] == "ann@a.example"
@@ -509,3 +511,17 @@ def test_a_message_above_the_limit_is_judged_by_its_head_or_passes(scan_rig, sur
         "tag",
         b"[SPAM] ",
     )
+
+
+@pytest.mark.parametrize(("before_queue", "done"), [(True, "reject"), (False, "headers")])
+def test_the_history_says_what_was_done(home, scan_rig, surest, before_queue, done):
+    """The decision reject marks a message only where nothing can be rejected."""
+    policy = ScanPolicy(action_policy=ActionPolicy(ActionMap(reject="reject")))
+    one = scan_rig(policy)
+    outcome = one.scan(surest["spam"], before_queue=before_queue)
+    one.close()
+    history = History.open(home / "history")
+    line = verdict_facts(next(history.newest()))
+    history.close()
+    assert line["decision"] == "reject"
+    assert line["done"] == outcome.facts["mail_action"] == done
