@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +21,7 @@ spamnb status                     as text
 spamnb status --json              for programs
 spamnb status --prometheus        for Prometheus' textfile collector
 """
+_SYSTEM_SPOOL = Path("/var/spool/spamnb")
 _NO_DAEMON = "no daemon serves this home; these facts are read from its files"
 
 
@@ -46,8 +49,22 @@ def status(ctx: click.Context, session: CliSession, as_json: bool, prometheus: b
         click.echo(json.dumps(facts))
     else:
         _show(facts)
+        if not facts["serving"] and (waiting := _waiting_moves(session)):
+            say(f"! {waiting} moves of messages wait in the spool: a started daemon learns them")
     if not facts["serving"]:
         ctx.exit(1)
+
+
+def _waiting_moves(session: CliSession) -> int:
+    """Return the number of files in the spools, which only a daemon empties."""
+    named = session.settings.feedback.spool
+    folders = [Path(named)] if named else [session.home / "spool", _SYSTEM_SPOOL]
+    return sum(
+        not path.name.startswith(".")
+        for folder in folders
+        if os.access(folder, os.R_OK)
+        for path in folder.iterdir()
+    )
 
 
 def _show(facts: dict[str, Any]) -> None:

@@ -161,6 +161,21 @@ def site(tmp_path_factory):
 ENDS = {"stopped": "stop", "killed": "kill"}
 
 
+def test_status_counts_the_moves_that_wait_for_a_daemon(site):
+    """Without a daemon nothing is learnt, and `status` says how many moves wait."""
+    name = site.append()
+    site.daemon.stop()
+    try:
+        move(site.alice.imap, site.alice.select("INBOX", name), "Junk")
+        until(lambda: site.waiting() == 1, what="the file of the move")
+        done = site.daemon.command("status")
+        assert done.code == 1
+        assert "1 moves of messages wait in the spool" in done.out
+    finally:
+        site.daemon.start()
+    assert site.learnt(name) == ["spam"]
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_away_for_some_seconds(site, end):
     """The labels of the meantime are learnt once and in order: the last label is in force."""
