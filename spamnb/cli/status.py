@@ -22,6 +22,10 @@ spamnb status --json              for programs
 spamnb status --prometheus        for Prometheus' textfile collector
 """
 _SYSTEM_SPOOL = Path("/var/spool/spamnb")
+_CLOSED = (
+    "this user cannot enter the home, in which the socket of the daemon may be: a daemon may run; "
+    "ask an administrator, or set serve.control to a path that users can reach"
+)
 _NO_DAEMON = "no daemon serves this home; these facts are read from its files"
 
 
@@ -48,7 +52,7 @@ def status(ctx: click.Context, session: CliSession, as_json: bool, prometheus: b
     if as_json:
         click.echo(json.dumps(facts))
     else:
-        _show(facts)
+        _show(facts, _CLOSED if _is_closed(session.home) else _NO_DAEMON)
         if not facts["serving"] and (waiting := _waiting_moves(session)):
             say(f"! {waiting} moves of messages wait in the spool: a started daemon learns them")
     if not facts["serving"]:
@@ -67,9 +71,14 @@ def _waiting_moves(session: CliSession) -> int:
     )
 
 
-def _show(facts: dict[str, Any]) -> None:
+def _is_closed(home: Path) -> bool:
+    """Return whether this user cannot enter the home, so that a socket in it cannot be seen."""
+    return os.path.lexists(home) and not os.access(home, os.X_OK)
+
+
+def _show(facts: dict[str, Any], without: str) -> None:
     if not facts["serving"]:
-        say(_NO_DAEMON)
+        say(without)
     table(_rows(facts))
     if facts.get("processes"):
         say()

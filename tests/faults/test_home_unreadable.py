@@ -4,6 +4,7 @@ import os
 import pwd
 
 import pytest
+from support.cli import spamnb
 from support.daemon import NO_DELIVERY, environment, let_others_enter, serve, settings_in
 from support.learner import as_user
 from support.waiting import LIMIT_S, until
@@ -73,3 +74,11 @@ def test_a_home_that_is_closed_while_the_daemon_runs(place):
         (place / "home").chmod(0o700)
         until(lambda: "cannot be read" not in status(place), "a home that can be read")
         assert len(lines(running, "home cannot be read")) == 1
+
+
+def test_the_status_of_a_user_does_not_deny_a_daemon_in_a_closed_home(place):
+    """The user cannot see a socket there, so the command does not say that no daemon runs."""
+    (place / "home").chmod(0o700)
+    done = as_user(8, lambda: spamnb(place / "home", "status").out)
+    assert "no daemon serves this home" not in done
+    assert "a daemon may run" in done
