@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from support.docs_snippets import snippet
+from support.namespaces import OFFLINE, PRIVATE, needs_mounts, needs_offline
 from support.standin_pip import without_network
+from support.waiting import LIMIT_S
 
 PROJECT = Path(__file__).resolve().parent.parent
 MOST_EXPOSED = 2.0
@@ -139,6 +141,106 @@ def test_an_upgrade_backs_up_the_model_first(install, tmp_path):
     assert "creating" not in done.stdout
     assert list(kept.iterdir()) == [backup]
     install("--root", root, "--no-backup")
+
+
+@needs_offline
+def test_a_run_without_network_blocks_neither_the_next_nor_the_removal(install, tmp_path):
+    """The real pip fails; the next run completes the environment, or --uninstall removes it."""
+    root, other = tmp_path / "root", tmp_path / "other"
+    model = root / "var/lib/spamnb"
+    ham, spam = (PROJECT / "corpora/sample" / label / "0001.eml" for label in ("ham", "spam"))
+    train = [sys.executable, "-m", "spamnb", "--home", model, "train", ham, spam]
+    subprocess.run(train, check=True, stdout=subprocess.DEVNULL)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "SPAMNB_"))}
+    environment |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1", "PIP_RETRIES": "0"}
+    for folder in (root, other):
+        done = subprocess.run(
+            [*OFFLINE, PROJECT / "scripts/install", "--root", folder],
+            capture_output=True, text=True, check=False, env=environment, timeout=LIMIT_S,
+        )  # fmt: skip
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "not complete. Correct the cause and run it again" in done.stderr
+    assert (root / "opt/spamnb/bin/python").exists()
+    done = install("--root", root)
+    assert "no backup of the model" in done.stdout
+    assert (root / "usr/local/bin/spamnb").is_symlink()
+    assert "backing up the model" in install("--root", root).stdout
+    install("--uninstall", "--root", other)
+    assert files(other) == set()
+
+
+MACHINE = """
+set -e
+mount --make-rprivate /
+mkdir "$1" && mount -t tmpfs none "$1"
+for place in usr etc var opt root; do
+    mkdir -p "$1/$place/upper" "$1/$place/work"
+    mount -t overlay -o "lowerdir=/$place,upperdir=$1/$place/upper,workdir=$1/$place/work" \
+        overlay "/$place"
+done
+mount -t tmpfs none /run
+rm -f /usr/bin/systemctl /usr/bin/systemd-*
+mkdir -p /etc/postfix
+cd "$2"
+"""
+"""makes a machine without systemd out of this one; what is written there is lost with it"""
+
+
+@needs_mounts
+def test_without_systemd_it_makes_the_user_and_stops_the_daemon(tmp_path):
+    """Removed is said when the daemon has ended; what still points at it is named."""
+    script = (
+        MACHINE
+        + """
+    scripts/install >/root/said
+    getent passwd spamnb | cut -d: -f6
+    stat -c '%a %U' /var/spool/spamnb /var/lib/spamnb
+    cat >/etc/spamnb/spamnb.toml <<TOML
+    [serve]
+    user = "root"
+    [listener.front]
+    address = "unix:/run/filter.sock"
+    upstream = "unix:/run/next.sock"
+TOML
+    for line in '# unix:/run/filter.sock' 'smtpd_milters = unix:/run/filter.sock'; do
+        echo "$line"
+    done >/etc/postfix/main.cf
+    /usr/local/bin/spamnb serve --create 2>/root/log &
+    daemon=$!
+    until /usr/local/bin/spamnb status >/dev/null 2>&1; do kill -0 $daemon; done
+    scripts/install --uninstall
+    if tr '\\0' ' ' </proc/$daemon/cmdline | grep serve; then exit 9; fi
+    wait $daemon
+    echo "ended $?"
+    ls -d /opt/spamnb || :
+    echo SAID
+    cat /root/said
+    """
+    )
+    done = subprocess.run(
+        [*PRIVATE, "sh", "-c", script, "sh", tmp_path / "machine", PROJECT],
+        capture_output=True, text=True, check=False, timeout=LIMIT_S,
+        env=without_network(tmp_path) | {"HOME": "/root", "SPAMNB_MODEL_PRIOR": "false"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    removal, said = done.stdout.split("SAID\n")
+    assert removal.startswith("/var/lib/spamnb\n1733 spamnb\n700 spamnb\n")
+    stopped, removed = removal.index("stopping the daemon"), removal.index("== removed")
+    assert stopped < removed
+    assert "  /etc/postfix/main.cf:2\n" in removal
+    assert "main.cf:1\n" not in removal
+    assert "ended 0\n" in removal
+    assert "cannot access '/opt/spamnb'" in done.stderr
+    assert "3. spamnb serve (as root" in said
+
+
+def test_the_next_steps_are_what_one_sees(install, tmp_path):
+    """A run prints few lines; each file is in the list that it names."""
+    root = tmp_path / "root"
+    lines = install("--root", root).stdout.splitlines()
+    assert len(lines) <= 12, lines
+    assert str(root / "usr/local/lib/spamnb/installed") in lines[-8]
+    assert lines[-6] == "Next:"
 
 
 def test_units_name_the_program_by_its_full_path(installed):

@@ -3,26 +3,15 @@
 The system's folders are those of a mount namespace, so the machine's own ones are not touched.
 """
 
-import os
 import re
-import shutil
 import subprocess
 
 import pytest
 from support.cli import HAM, PROGRAM, SPAM, spamnb
 from support.daemon import END_S, NO_DELIVERY, environment, serve, settings_in
+from support.namespaces import PRIVATE, needs_mounts
 from support.waiting import LIMIT_S, until
 
-UNSHARE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
-
-
-def _works():
-    if os.geteuid() != 0 or not shutil.which("unshare"):
-        return False
-    return not subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode
-
-
-needs_mounts = pytest.mark.skipif(not _works(), reason="no root, unshare or mount namespaces")
 SYSTEM = """
 set -e
 mount --make-rprivate /
@@ -49,7 +38,7 @@ class System:
         """Run a shell script there, in which `spamnb` is the program."""
         program = " ".join(PROGRAM)
         return subprocess.run(
-            [*UNSHARE, "sh", "-c", SYSTEM, "sh", self.folder, "sh", "-ec",
+            [*PRIVATE, "sh", "-c", SYSTEM, "sh", self.folder, "sh", "-ec",
              f'spamnb() {{ {program} "$@"; }}\n{script}'],
             capture_output=True, text=True, check=False, timeout=LIMIT_S * 3,
             env=environment(HOME="/root", SPAMNB_MODEL_PRIOR="false") | {"XDG_DATA_HOME": ""},

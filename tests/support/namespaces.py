@@ -1,4 +1,4 @@
-"""Hosts in network namespaces on one bridge; only root can make them."""
+"""Hosts in network namespaces on one bridge, and private mounts; only root can make them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,26 @@ def _works():
 
 
 needs_namespaces = pytest.mark.skipif(not _works(), reason="no root, ip, nft or namespaces")
+
+
+PRIVATE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""runs a command with its own mounts and processes, which end with the command"""
+OFFLINE = ("unshare", "--net")
+"""runs a command without a network"""
+
+
+def _runs(*command):
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        return False
+    return not subprocess.run([*command, "true"], capture_output=True, check=False).returncode
+
+
+needs_mounts = pytest.mark.skipif(
+    not _runs(*PRIVATE), reason="no root, unshare or mount namespaces"
+)
+needs_offline = pytest.mark.skipif(
+    not _runs(*OFFLINE), reason="no root, unshare or network namespaces"
+)
 
 
 class Network:
