@@ -64,6 +64,8 @@ def test_the_page_and_the_way_back(tmp_path, box):
     shell = Shell(tmp_path, box)
     server = {"imap.example.org": "127.0.0.1", ALICE: box.user, PASSWORD: tmp_path / "password"}
     toml = changed(page("spamnb.toml"), server) + f'port = {box.port}\ntls = "none"\n'
+    # Instead of the relay and the delivery agent at their default ports.
+    toml += f'[listener.free]\nprotocol = "milter"\naddress = "unix:{tmp_path}/milter"\n'
     config = tmp_path / "spamnb.toml"
     config.write_text(toml)
     shell.run(page("shell: a password file that only you can read"))
