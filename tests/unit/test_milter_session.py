@@ -375,3 +375,24 @@ def test_any_order_of_packets_gives_at_most_one_reply_a_message(packets):
     assert len(final) == len(driver.requests)
     if driver.session.closed:
         assert driver.session.held_bytes == 0
+
+
+@pytest.mark.parametrize("login", [b"", b"ann"])
+def test_the_border_deletes_claims_of_strangers_and_every_proof(login):
+    """A user with a login may send results on; fields that prove results are always deleted."""
+    name, other = b"Authentication-Results", b"authentication-results "
+    head = (
+        header(name, b" other.example; spf=pass")
+        + header(other, b" mx.example.org; spf=pass")
+        + header(b"X-Spamnb-Border", b" 00")
+        + header(b"x-spamnb-results", b" 00")
+    )
+    macros = packet_of(b"D", b"M" + texts(b"{auth_authen}", login))
+    message = CONNECT + HELO + macros + MAIL + RCPT + packet_of(b"T") + head + HEADER + BODY + END
+    added = ScanResult(add=(("X-Spamnb-Border", "11"),))
+    driver = Driver(result=added, border=True, authserv_ids=("mx.example.org",)).feed(message)
+    deleted = [reply for reply in driver.replies if reply[0] == b"m"]
+    proofs = [change(1, b"x-spamnb-results", b""), change(1, b"X-Spamnb-Border", b"")]
+    assert [one for one in deleted if one in proofs] == proofs
+    assert [one for one in deleted if one not in proofs] == ([change(2, other, b"")] * (not login))
+    assert driver.replies[-2:] == [insert(b"X-Spamnb-Border", b" 11"), (b"c", b"")]

@@ -52,7 +52,7 @@ class MilterMessage:
         """memory for sender and recipients"""
         self.forged: list[HeaderPlace] = []
         self.claims: list[HeaderPlace] = []
-        """fields that report results of authentication under a name of `site`, or prove some"""
+        """fields that report results of authentication under a name of `site`"""
         self.subjects: list[tuple[HeaderPlace, bytes]] = []
         """with their values; LF before each folded line, as the MTA expects changed values"""
         self.began = now
@@ -96,7 +96,9 @@ class MilterMessage:
             return
         if self._site and (plain := normalized(name)) in _PROVING:
             place = self._place(name)
-            if plain in PROOF_NAMES or claims(plain, value, self._site):
+            if plain in PROOF_NAMES:
+                self.forged.append(place)
+            elif claims(plain, value, self._site):
                 self.claims.append(place)
         if name.strip().lower() == b"subject":
             self.subjects.append((self._place(name), value))

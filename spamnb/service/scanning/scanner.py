@@ -257,7 +257,8 @@ class Scanner:
         envelope, head = pending.request.envelope, pending.raw[: pending.header_bytes]
         local = self._session.local
         message = SenderEvidence(head, local, envelope.sender, pending.raw)
-        if local.authserv_ids:
+        # Any local program may ask for advice, about any message: it gets no proof of results.
+        if local.authserv_ids and not pending.advised:
             pending.statement = message.statement
         if asks_for_junk(head, local.test_key):
             return Rulings(_TEST)

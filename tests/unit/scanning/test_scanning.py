@@ -430,7 +430,13 @@ def test_a_list_believes_our_own_servers_alone(scan_rig, surest):
     plan = SessionConfig(
         Path(), local=LocalHosts(hosts=("mx.example",), authserv_ids=("mx.example",))
     )
-    assert scan_rig(rules=rules, plan=plan).scan(raw).facts["reason"] == "allow-domain"
+    believing = scan_rig(rules=rules, plan=plan)
+    outcome, found = believing.scan(raw), []
+    assert outcome.facts["reason"] == "allow-domain"
+    assert "X-Spamnb-Results" in fields(as_block(outcome.add))
+    believing.scanner.advise(request_of(raw, ENVELOPE), found.append)
+    # A local program may have written all of it: it gets no proof for other mail.
+    assert "X-Spamnb-Results" not in fields(as_block(found[0].add))
 
 
 def test_new_settings_hold_for_new_messages(scan_rig, surest):
