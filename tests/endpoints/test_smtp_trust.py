@@ -121,7 +121,11 @@ def test_trusted_peers_tell_of_their_clients(on_loop):
             assert rig.server.connections[0].commands[1:3] == [first, second]
             peer = rig.scanner.requests[0].envelope.client
             assert (peer.address, peer.name) == ("2001:db8::1", "")
-            assert (peer.helo, peer.ident, peer.source) == ("mx.x.org", "4QF??", "REMOTE")
+            assert (peer.helo, peer.ident, peer.source) == (
+                "mx.x.org",
+                "4QF{U+000D}{U+000A}",
+                "REMOTE",
+            )
             assert [line["client"] for line in rig.messages] == ["2001:db8::1", "127.0.0.1"]
             # Within a transaction it has no place.
             await client.ask(b"MAIL FROM:<>\r\n")
