@@ -114,6 +114,15 @@ ADDED = (
         "128 random bits that prove that this server received the message. "
         "A later correction needs nothing else. Also added with `observe = true`.",
     ),
+    Header(
+        "X-Spamnb-Results, X-Spamnb-Border",
+        "With `local.authserv_ids`: prove which results of authentication the site's own servers "
+        "wrote. The second is added by a milter listener with `border = true`.",
+    ),
+    Header(
+        "X-Spamnb-Place",
+        "Never in mail: a milter passes the queue id to the parser by it.",
+    ),
     Header("Subject", "Only with the action `tag`: the text of `scan.tag` before the subject."),
 )
 

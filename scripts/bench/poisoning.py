@@ -7,7 +7,8 @@ harmful: the attacker's own mail, short messages of common words, long messages 
 words, mixtures that score near the other label (where a doubted step is longest), headers of other
 users' mail, copies of such mail, whole bodies joined under another message's head, one label's body
 under the other's head, common words as HTML, and one word without a header; with `moves`, also
-messages that others have labelled. `oscillate` labels the same messages ham and spam in turn.
+messages that others have labelled. Without `joined`, the kinds after the copies are left out.
+`oscillate` labels the same messages ham and spam in turn.
 
 Trials run in a transaction that is aborted. docs/decisions/0030 has the results.
 """
@@ -58,7 +59,7 @@ class Harm(NamedTuple):
     def of(self, label: str) -> tuple[float, float]:
         """Return (error, smooth error) for an attacker that labels ham as spam, or spam as ham."""
         if label == "spam":
-            return self.ham_not_delivered, self.ham_near
+            return self.ham_not_delivered + self.ham_filed, self.ham_near
         return self.spam_delivered, self.spam_near
 
     def __str__(self) -> str:
@@ -198,9 +199,10 @@ def spend(  # noqa: PLR0913 - one attack: what, how often, by how many, how
     tries: int = 40,
     people: int = 1,
     moves: bool = False,
+    joined: bool = True,
 ) -> list[Harm]:
     """Return the errors after each of the worst corrections, by several users in turn."""
-    search, found = Search(site, label, tries=tries, moves=moves), []
+    search, found = Search(site, label, tries=tries, moves=moves, joined=joined), []
     for number in range(words):
         search.user = f"mallory{number % people}"
         found.append(search.word()[1])
@@ -254,10 +256,18 @@ SIZES = (1, 3, 8, 30, 100, 300, 1000, 4000)
 class Search:
     """Candidates for the next correction of an attacker that labels messages as `label`."""
 
-    def __init__(
-        self, site: Site, label: str, seed: int = 1, tries: int = 60, *, moves: bool = False
+    def __init__(  # noqa: PLR0913 - one attack, see `spend`
+        self,
+        site: Site,
+        label: str,
+        seed: int = 1,
+        tries: int = 60,
+        *,
+        moves: bool = False,
+        joined: bool = True,
     ) -> None:
-        self.site, self.label, self.tries, self.moves = site, label, tries, moves
+        self.site, self.label, self.tries = site, label, tries
+        self.kinds = [*range(15), *[15] * moves] if joined else [0, 0, *range(2, 4), *[8] * 6]
         self.dice = random.Random(seed)
         self.other = "ham" if label == "spam" else "spam"
         self.ranked = site.ranked()
@@ -274,7 +284,7 @@ class Search:
         while True:
             self._number += 1
             mark = b"X-N: %d\n" % self._number
-            kind = dice.randrange(15 + self.moves)
+            kind = dice.choice(self.kinds)
             if kind < 2 and self.of_other:
                 yield "own", mark + dice.choice(self.of_other)
             elif kind == 2 and self.others:

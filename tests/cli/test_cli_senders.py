@@ -120,12 +120,13 @@ def test_lists_survive_maintenance(home, tmp_path):
 
 def test_explain_names_the_list_that_decides(home, tmp_path):
     """The verdict and its clues stay; the last line has the decision of the list."""
-    home[1].write_text(SETTINGS.replace("[local]", '[local]\nauthserv_ids = ["mx.example"]'))
+    names = 'authserv_ids = ["mx.example"]\nhosts = ["mx.example"]'
+    home[1].write_text(SETTINGS.replace("[local]", f"[local]\n{names}"))
     mail = tmp_path / "mail"
     passed = b"Return-Path: <x@shop.example>\nAuthentication-Results: mx.example; "
-    mail.write_bytes(
-        passed + b"spf=pass smtp.mailfrom=shop.example\n" + Path(ONE_SPAM).read_bytes()
-    )
+    passed += b"spf=pass smtp.mailfrom=shop.example\n"
+    hop = b"Received: from x (x [192.0.2.1]) by mx.example with ESMTP id 4QF; now\n"
+    mail.write_bytes(passed + hop + Path(ONE_SPAM).read_bytes())
     run(home, "add", "--person", "ann", "wanted", "x@shop.example")
     run(home, "add", "unwanted", "shop.example")
 

@@ -126,6 +126,7 @@ def test_names_are_for_administrators(model):
     facts["warnings"] = warnings(facts | {"model": None})
     seen = {"influential": influential(model, now_us()), "messages": {}, "lately": {}}
     seen |= {"store_bytes": 0, "store_limit_bytes": 0, "learnt": {}}
+    seen["threshold"] = {"past": []}
     facts |= {"model": seen, "warnings": warnings({"model": seen})}
     assert "mallory0" in str(facts["warnings"])
     assert "mallory0" not in str(public(facts))

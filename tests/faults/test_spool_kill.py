@@ -67,12 +67,12 @@ def file_it(home, user, label, name):
 
 
 def changes_of(labels):
-    """The label changes that they make: a repeated label changes nothing."""
+    """The label changes that they make: each user has an own label; a repeated one is none."""
     held, changes = {}, []
     for user, label, name in labels:
-        if held.get(name) != label:
+        if held.get((user, name)) != label:
             changes.append((user, label, name))
-            held[name] = label
+            held[user, name] = label
     return changes
 
 

@@ -90,12 +90,13 @@ def at_once(people, steps, until_s):
 
 
 def changes_of(labels):
-    """Return the changes of labels: the same label again is none."""
+    """Return the changes of labels: each user has an own label; the same label again is none."""
     held, changes = {}, []
     for user, name, label in labels:
-        if held.get(name) != label:
-            changes.append((user, name, held.get(name), label))
-            held[name] = label
+        before = held.get((user, name))
+        if before != label:
+            changes.append((user, name, before, label))
+            held[user, name] = label
     return changes
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import smtplib
+from socket import gethostname
 
 import pytest
 from support.docs_snippets import changed, snippet
@@ -64,7 +65,8 @@ class TwoStations:
         rig.main += changed(snippet("persons.md", "Two stations", "main.cf"), mailboxes)
         rig.main += PASSED
         toml = changed(snippet("persons.md", "Two stations", "spamnb.toml"), places)
-        toml = toml.replace("[local]", '[local]\nauthserv_ids = ["mx.example.org"]')
+        names = f'authserv_ids = ["mx.example.org"]\nhosts = ["mx.example.org", "{gethostname()}"]'
+        toml = toml.replace("[local]", f"[local]\n{names}")
         self.daemon = Daemon(folder, toml + TEACHING.format(spool=self.spool))
         self.daemon.spamnb("train", SAMPLE / "ham", SAMPLE / "spam")
         self.daemon.start()

@@ -129,15 +129,16 @@ class PendingJournal:
         return self.view.labels(digest) | self.owners.get(digest, {})
 
     def in_force(self, digest: bytes, given: Mapping[int, int] | None = None) -> LabelInForce:
-        """Return the label in force for a message, with labels that are about to be `given`."""
+        """Return the label in force for a message, with labels about to be `given`, in order."""
         states = self.labels_of(digest)
         old = {owner: state.label for owner, state in states.items()}
         labels = old | dict(given or {})
+        turns = {owner: turn for turn, owner in enumerate(given or (), 1)}
 
         def since(owner: int) -> int:
             if owner in old and old[owner] == labels[owner]:
                 return self._since(states[owner].seq)
-            return self.last_seq + 1
+            return self.last_seq + turns[owner]
 
         return label_in_force(labels, since)
 

@@ -297,13 +297,18 @@ def _pinned(tables: Tables, keys: Sequence[bytes]) -> dict[bytes, int]:
 
 
 def _owners(tables: Tables, digests: Sequence[bytes]) -> dict[bytes, dict[int, int]]:
+    """Return the pinned labels of each message, in the order in which their owners gave them."""
     found: dict[bytes, dict[int, int]] = {}
     for digest in digests:
+        given: list[tuple[int, int, int]] = []
         for key, value in tables["pins"].scan(digest):
             if key[: len(digest)] != digest:
                 break
             if (owner := owner_of_key(key)) is not None:
-                found.setdefault(digest, {})[owner] = _PIN.unpack(value)[1]
+                number, label = _PIN.unpack(value)
+                given.append((number, owner, label))
+        if given:
+            found[digest] = {owner: label for _, owner, label in sorted(given)}
     return found
 
 
