@@ -429,6 +429,7 @@ def test_a_daemon_sends_its_events(tmp_path):
         receiver.__exit__()
         os.kill(int(pid), signal.SIGKILL)
         spamnb(home, "bypass", "off")
+        until(lambda: '"bypass": false' in spamnb(home, "status", "--json").out, "the scans")
         rejected(home)
         report(alice)
         exported = spamnb(home, "export").out
