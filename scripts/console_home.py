@@ -20,16 +20,15 @@ sys.path[:0] = [str(PROJECT), str(PROJECT / "scripts")]
 
 from mailcraft import Dice
 
-from spamnb.core.model.verdict import SIGNATURE_BYTES, Verdict
-from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.requests import Example, Learn, Source
-from spamnb.service.engine.scoring import score_examples
-from spamnb.service.scanning.notes import known_note
-from spamnb.service.telemetry.metrics import Meters, growing
-from spamnb.store.history.entry import HistoryEntry
-from spamnb.store.history.limits import HistoryLimits
-from spamnb.store.history.verdict_history import History
-from spamnb.store.series import SeriesStore
+from spamnb.engine.filter import Filter
+from spamnb.engine.scoring import score_examples
+from spamnb.engine.values import Example, Learn, Source
+from spamnb.model.verdict import SIGNATURE_BYTES, Verdict
+from spamnb.records.console import SeriesStore
+from spamnb.records.verdicts import History, HistoryEntry
+from spamnb.scan.judge import known_note
+from spamnb.settings.values import HistoryLimits
+from spamnb.telemetry import Meters, growing
 
 DAY_US = 86_400_000_000
 HOUR_US = DAY_US // 24

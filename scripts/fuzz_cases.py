@@ -14,12 +14,12 @@ sys.path[:0] = [str(PROJECT), str(PROJECT / "tests")]
 
 from support.relay_core import HELD, LARGE, LOST, OK, QUEUED, SessionDriver
 
-from spamnb.endpoints.imap.responses import ResponseReader
-from spamnb.endpoints.net.memory_budget import MemoryBudget
-from spamnb.endpoints.net.scan_client import ScanAnswer
-from spamnb.endpoints.opensmtpd.protocol import OpensmtpdFilter, VersionError
 from spamnb.errors import PeerError, StoreBusyError
-from spamnb.service.telemetry.metrics import Meters
+from spamnb.imap.client import ResponseReader
+from spamnb.net.clients import ScanAnswer
+from spamnb.net.server import MemoryBudget
+from spamnb.opensmtpd import OpensmtpdFilter, VersionError
+from spamnb.telemetry import Meters
 
 SIZES = (0, 1, 3, 60, 700, 9000, 70_000)
 MOST_DEADLINES = 20

@@ -7,16 +7,15 @@ itself has a table of the names, the names come from that table.
 import re
 from typing import NamedTuple
 
-from spamnb.core.features.locations import TokenLocation
-from spamnb.core.features.tokens import HEADER_RULES
-from spamnb.core.mail.headers import (
+from spamnb.mail.headers import (
     DELIVERY_STARTS,
     EXACT,
     MAILBOX_STARTS,
     VERDICT_PARTS,
     VERDICT_STARTS,
 )
-from spamnb.core.policy.verdict_headers import REASONS
+from spamnb.model.tokens import HEADER_RULES, TokenLocation
+from spamnb.policy.headers import REASONS
 
 
 class Header(NamedTuple):

@@ -8,8 +8,8 @@ import spamnb
 
 PACKAGE = Path(spamnb.__file__).parent
 FACTS = {
-    "message": ("endpoints/smtp/relay", "endpoints/milter", "service/scanning/scanner.py"),
-    "delivery": ("endpoints/smtp/delivery",),
+    "message": ("smtp/relay", "milter", "scan/scanner.py"),
+    "delivery": ("smtp/delivery",),
 }
 """event -> the modules in which its line includes variables named `facts` or `found`"""
 

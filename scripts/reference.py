@@ -10,13 +10,13 @@ from headers import GROUPS
 from log_events import FACTS, KEYS, events
 
 from spamnb.cli.main import cli
-from spamnb.service.telemetry.metrics import COUNTERS, HISTOGRAMS
-from spamnb.service.telemetry.status import gauges
+from spamnb.operations.status import gauges
 from spamnb.settings import Settings
 from spamnb.settings.render import value_of
 from spamnb.settings.schema import MEMBERS
-from spamnb.settings.setting import toml_of
 from spamnb.settings.table import FAMILIES, SETTINGS
+from spamnb.settings.types import toml_of
+from spamnb.telemetry import COUNTERS, HISTOGRAMS
 
 EXIT_CODES = (
     ("0", "Success."),
@@ -59,7 +59,7 @@ GAUGES = {
     "fleet_waiting_bytes": "disk space of the corrections that wait",
     "fleet_waiting_seconds": "how long the oldest of them has waited",
 }
-"""name -> meaning; `spamnb/service/telemetry/status.py` has the values"""
+"""name -> meaning; `spamnb/operations/status.py` has the values"""
 _SAMPLE = {
     "model": {
         "messages": {"ham": 1},

@@ -16,19 +16,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spamnb.core.model.verdict import Verdict
+    from spamnb.engine.filter import Filter
+    from spamnb.engine.receipt import Receipt
     from spamnb.errors import SpamnbError
-    from spamnb.service.engine.filter import Filter
-    from spamnb.service.engine.receipt import Receipt
+    from spamnb.model.verdict import Verdict
 
 __version__ = "0.1.0"
 __all__ = ["Filter", "Receipt", "SpamnbError", "Verdict", "__version__"]
 
 _MODULES = {
-    "Filter": "spamnb.service.engine.filter",
-    "Receipt": "spamnb.service.engine.receipt",
+    "Filter": "spamnb.engine.filter",
+    "Receipt": "spamnb.engine.receipt",
     "SpamnbError": "spamnb.errors",
-    "Verdict": "spamnb.core.model.verdict",
+    "Verdict": "spamnb.model.verdict",
 }
 
 

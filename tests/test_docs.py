@@ -14,8 +14,8 @@ from support.waiting import LIMIT_S, until
 
 import spamnb
 import spamnb.bayes
-from spamnb.endpoints.imap.mailbox import ImapMailbox
-from spamnb.service.diagnostics.checks import CHECKS
+from spamnb.imap.sync import ImapMailbox
+from spamnb.maintenance.doctor import CHECKS
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text()

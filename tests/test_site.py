@@ -17,10 +17,10 @@ import reference
 from selectolax.lexbor import LexborHTMLParser
 
 from spamnb.cli.main import cli
-from spamnb.core.model.verdict import Clue
-from spamnb.core.policy import verdict_headers
-from spamnb.service.telemetry.metrics import COUNTERS, HISTOGRAMS
+from spamnb.model.verdict import Clue
+from spamnb.policy import headers as verdict_headers
 from spamnb.settings.table import FAMILIES, SETTINGS
+from spamnb.telemetry import COUNTERS, HISTOGRAMS
 
 PROJECT = Path(__file__).resolve().parent.parent
 SCRIPT = PROJECT / "scripts" / "site"
@@ -173,7 +173,7 @@ def test_every_header_that_is_written_is_in_the_table():
 def test_every_header_of_a_request_is_in_the_table():
     """The fields that a scanner listener reads of its clients."""
     names = set()
-    for path in (PROJECT / "spamnb" / "endpoints" / "scanner").glob("*.py"):
+    for path in (PROJECT / "spamnb" / "scanner").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "header":
                 names |= {one.value for one in node.args if isinstance(one, ast.Constant)}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import labelled_mail
 
-from spamnb.endpoints.milter.packets import Packet, PacketReader, packet_of
+from spamnb.milter.packets import Packet, PacketReader, packet_of
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 MIME_BYTES = 30_000

@@ -25,14 +25,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from labelled_mail import folder
 
-from spamnb.core.features.locations import TokenLocation
-from spamnb.core.mail.message import canonical
-from spamnb.core.model.costs import Costs, thresholds
-from spamnb.core.model.decision import decide_many
-from spamnb.core.model.scoring import RowView, scores
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.learner import Learner
-from spamnb.service.engine.requests import Example, Learn, Source
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.learner import Learner
+from spamnb.engine.values import Example, Learn, Source
+from spamnb.mail.message import canonical
+from spamnb.model.costs import Costs, thresholds
+from spamnb.model.scoring import RowView, scores
+from spamnb.model.tokens import TokenLocation
+from spamnb.model.verdict import decide_many
 from spamnb.store.memory import MemoryStore
 
 LABELS = ("ham", "spam")

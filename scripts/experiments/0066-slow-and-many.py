@@ -16,7 +16,7 @@ from pathlib import Path
 
 import poisoning
 
-from spamnb.service.engine import credit, step_budget
+from spamnb.engine import learner, planner
 
 PLACES = (1, 5, 10, 20, 50, 100)
 
@@ -31,16 +31,16 @@ def main() -> None:
     options.add_argument("--old", action="store_true")
     given = options.parse_args()
     checks: Counter[bool | None] = Counter()
-    moved = credit.moved
+    moved = planner.moved
 
     def counted(before: int, *, agrees: bool | None) -> int:
         checks[agrees] += 1
         return moved(before, agrees=agrees)
 
-    credit.moved = counted
+    planner.moved = counted
     if given.old:
-        step_budget.SHARED_STEPS = step_budget.CREDIT_STEPS = float("inf")
-        credit.moved = lambda _, *, agrees: credit.MOST  # noqa: ARG005 - everyone is believed
+        learner.SHARED_STEPS = learner.CREDIT_STEPS = float("inf")
+        planner.moved = lambda _, *, agrees: planner.MOST  # noqa: ARG005 - everyone is believed
     labels, people = (20, 20) if given.attack == "many" else (100, 1)
     site = poisoning.site(given.corpus)
     site.per_day = 20 if given.attack == "many" else 5

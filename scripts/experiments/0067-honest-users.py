@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 from labelled_mail import messages
 
-from spamnb.core.model.correction import matches_label
-from spamnb.core.model.costs import Costs, roles_of
-from spamnb.lab.statistics.metrics import auc
-from spamnb.service.engine import credit, step_budget
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.requests import Learn, Source
-from spamnb.service.engine.scoring import score_examples
+from spamnb.engine import learner, planner
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.scoring import score_examples
+from spamnb.engine.values import Learn, Source
+from spamnb.lab.statistics import auc
+from spamnb.model.correction import matches_label
+from spamnb.model.costs import Costs, roles_of
 from spamnb.store.memory import MemoryStore
 
 LABELS = ("ham", "spam")
@@ -48,8 +48,8 @@ def main() -> None:
     options.add_argument("--old", action="store_true")
     given = options.parse_args()
     if given.old:
-        step_budget.SHARED_STEPS = step_budget.CREDIT_STEPS = 1e9
-        credit.moved = lambda _, *, agrees: credit.MOST  # noqa: ARG005
+        learner.SHARED_STEPS = learner.CREDIT_STEPS = 1e9
+        planner.moved = lambda _, *, agrees: planner.MOST  # noqa: ARG005
     recipe = new_recipe()
     model, roles = Filter(MemoryStore(recipe)), roles_of(recipe.labels)
     learnt = shuffled(given.old_corpus, given.seed)[:TRAINED]

@@ -3,7 +3,7 @@
 A changed world: the mail of the streams before `then` comes first, then 120 messages of the others.
 An ordinary stream has no `then`. Each line is one order: what is filed of the first 50 and of the
 next 70 of the later messages, and of the ordinary stream. `--bars` are LOW, DOUBLING, NATS and MOST
-of `core/model/novelty.py`; MOST 0 is a filter without novelty. The record has the figures.
+of `model/verdict.py`; MOST 0 is a filter without novelty. The record has the figures.
 
     python scripts/experiments/0076-new-kinds.py --bars 0.35,0.05,25,0 0.35,0.05,25,6 -- \
         lists=FOLDER then shops=FOLDER
@@ -21,9 +21,9 @@ sys.path[:0] = [str(PROJECT), str(PROJECT / "scripts" / "bench")]
 
 from labelled_mail import clean, files
 
-from spamnb.core.model import novelty
 from spamnb.lab.decisions import Site, play
-from spamnb.lab.trial import Options, Samples, read_samples
+from spamnb.lab.runs import Options, Samples, read_samples
+from spamnb.model import verdict
 
 PARTS = (0, 50, 120)
 NAMES = ("LOW", "DOUBLING", "NATS", "MOST")
@@ -63,7 +63,7 @@ def main():
     later = read(then) if then else None
     for bar in given.bars:
         for name, value in zip(NAMES, map(float, bar.split(",")), strict=True):
-            setattr(novelty, name, value)
+            setattr(verdict, name, value)
         for teaching in ("errors", "full"):
             for seed in (1, 2):
                 rest = shuffled(later, seed) if later else None

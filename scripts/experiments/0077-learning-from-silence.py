@@ -24,17 +24,17 @@ sys.path[:0] = [str(PROJECT), str(PROJECT / "scripts" / "bench")]
 
 from labelled_mail import clean, files
 
-from spamnb.core.model.costs import Costs
-from spamnb.core.model.site_threshold import (
+from spamnb.engine.values import Learn, Source
+from spamnb.lab.runs import Options, Samples, Trial, read_samples
+from spamnb.model.costs import Costs
+from spamnb.model.verdict import (
     ScoredMessage,
     count_scores,
     decide_stretched,
     site_threshold,
     stretched,
 )
-from spamnb.core.policy.actions import LEAST_MESSAGES, limit_while_untrained
-from spamnb.lab.trial import Options, Samples, Trial, read_samples
-from spamnb.service.engine.requests import Learn, Source
+from spamnb.policy.actions import LEAST_MESSAGES, limit_while_untrained
 
 APART_US = 900_000_000
 DAY = 96

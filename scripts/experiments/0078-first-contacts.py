@@ -2,7 +2,7 @@
 
 Everything is taught, in three orders; the first 60 messages do not count. For each location: the
 mean sum of its clues in ham above 0, in other ham, and in spam. Then, for COMMON of
-`core/model/scoring.py`: 1-AUC, ham above 0, spam below 0, and spam above 2.5 nats. The record has
+`model/scoring.py`: 1-AUC, ham above 0, spam below 0, and spam above 2.5 nats. The record has
 the figures.
 
     python scripts/experiments/0078-first-contacts.py FOLDER
@@ -20,12 +20,11 @@ sys.path[:0] = [str(PROJECT), str(PROJECT / "scripts" / "bench")]
 
 from labelled_mail import clean, files
 
-from spamnb.core.model import scoring
-from spamnb.core.model.events import Recipe
-from spamnb.lab.protocols import run
-from spamnb.lab.statistics.metrics import auc
-from spamnb.lab.trial import Options, Samples, read_samples
-from spamnb.service.engine.filter import Filter
+from spamnb.engine.filter import Filter
+from spamnb.lab.runs import Options, Samples, read_samples, run
+from spamnb.lab.statistics import auc
+from spamnb.model import scoring
+from spamnb.model.events import Recipe
 from spamnb.store.memory import MemoryStore
 
 SEEDS = (7, 8, 9)

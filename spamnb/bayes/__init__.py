@@ -14,15 +14,25 @@ with worked examples. The names in `__all__` are the public interface.
 
 from __future__ import annotations
 
-from spamnb.bayes.categorical import CategoricalNB
-from spamnb.bayes.classifier import Classifier
-from spamnb.bayes.counting import BernoulliNB, ComplementNB, MultinomialNB, PoissonNB
-from spamnb.bayes.densities import BinnedNB, KernelNB, cut
-from spamnb.bayes.dependence import AveragedOneDependence, TreeAugmentedNB
-from spamnb.bayes.derivation import Derivation
-from spamnb.bayes.gaussian import GaussianDiscriminant, GaussianNB
+from spamnb.bayes.categorical import (
+    BernoulliNB,
+    CategoricalNB,
+    ComplementNB,
+    MultinomialNB,
+    PoissonNB,
+)
+from spamnb.bayes.classifier import Classifier, Derivation
+from spamnb.bayes.gaussian import BinnedNB, GaussianDiscriminant, GaussianNB, KernelNB, cut
 from spamnb.bayes.mixed import MixedNB
-from spamnb.bayes.network import BeliefNetwork, LearntNetwork, Node
+from spamnb.bayes.network import (
+    AveragedOneDependence,
+    BeliefNetwork,
+    LearntNetwork,
+    Node,
+    TreeAugmentedNB,
+    search_structure,
+    structure_score,
+)
 from spamnb.bayes.risk import (
     BayesError,
     RocCurve,
@@ -36,8 +46,7 @@ from spamnb.bayes.risk import (
     roc_curve,
     zero_one,
 )
-from spamnb.bayes.structure import search_structure, structure_score
-from spamnb.core.model.likelihood.smoothing import log_m_estimate, m_estimate
+from spamnb.model.smoothing import log_m_estimate, m_estimate
 
 __all__ = [
     "AveragedOneDependence",

@@ -17,17 +17,22 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from spamnb.bayes.categorical import CategoricalNB
-from spamnb.bayes.classifier import Classifier, Joint, Layout, agreed, prior_of
-from spamnb.bayes.counting import BernoulliNB, PoissonNB
-from spamnb.bayes.densities import BinnedNB, KernelNB
-from spamnb.bayes.derivation import Factor, column_names
-from spamnb.bayes.gaussian import GaussianNB
+from spamnb.bayes.categorical import BernoulliNB, CategoricalNB, PoissonNB
+from spamnb.bayes.classifier import (
+    Classifier,
+    Factor,
+    Joint,
+    Layout,
+    agreed,
+    column_names,
+    prior_of,
+)
+from spamnb.bayes.gaussian import BinnedNB, GaussianNB, KernelNB
 from spamnb.bayes.sums import Tally, is_missing, never_learnt
 from spamnb.bayes.tables import CaseTable, Cells, TableLike, number_column, read_table
-from spamnb.core.model.events import Ints
-from spamnb.core.model.likelihood.smoothing import Assumptions, Floats
 from spamnb.errors import UserError
+from spamnb.model.events import Ints
+from spamnb.model.smoothing import Assumptions, Floats
 
 Kind = Literal["categorical", "binary", "count", "gaussian", "binned", "kernel"]
 ColumnModel = CategoricalNB | BernoulliNB | PoissonNB | GaussianNB | BinnedNB | KernelNB

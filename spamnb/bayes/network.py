@@ -1,4 +1,14 @@
-"""Small discrete belief networks: exact inference, and tables learnt from cases.
+"""Belief networks: structure, tables, dependence.
+
+One-dependence classifiers: each column depends on the class and on one other column.
+
+A tree (TAN) gives each column the parent with the most information about it; averaging (AODE)
+takes the mean over models with each column as the parent of all others. Both use counts of pairs
+of values, so both learn and forget single cases. Invariants: equal to exact inference in the
+corresponding belief network (`network`); missing and unseen values are ignored. Failure: as
+`Classifier`.
+
+Small discrete belief networks: exact inference, and tables learnt from cases.
 
 A network is a list of nodes, each with its values, its parents and a table of p(value | parents).
 Two methods give the same result: `enumerate` sums over every assignment, by definition and in
@@ -9,27 +19,241 @@ scaled, so a thousand observations do not underflow; the tables depend on the ca
 the order of learning, so forgetting restores them exactly. Failure: UserError for a network that is
 no distribution, for impossible evidence and for cases that do not fit; RefusedError for forgetting
 cases that were not learnt.
+
+Find the structure of a small belief network: the parents of each variable, from cases.
+
+The search is exact (Silander and Myllymäki, 2006): every score is a sum over the variables, so the
+best network of some variables is a best last variable with its best parents among the others, and
+the best network of those others. Invariant: no structure has a higher score. Failure: UserError for
+missing values and for too many variables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from itertools import product
-from math import prod
+from itertools import combinations, product
+from math import fsum, lgamma, log, prod
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from spamnb.bayes.categorical import ordered
-from spamnb.bayes.classifier import case_weights
+from spamnb.bayes.categorical import Values, counted, ordered, values_of
+from spamnb.bayes.classifier import (
+    Cases,
+    Classifier,
+    Columns,
+    Joint,
+    ProductClassifier,
+    case_weights,
+    prior_of,
+)
 from spamnb.bayes.sums import COUNT_ONE, NamedCounts, is_missing
-from spamnb.bayes.tables import TableLike, read_table
-from spamnb.core.model.events import Ints
-from spamnb.core.model.likelihood.smoothing import Assumptions, Floats, log_sum_exp, softmax
+from spamnb.bayes.tables import TableLike, read_table, read_values
 from spamnb.errors import UserError
+from spamnb.model.events import Ints
+from spamnb.model.smoothing import Assumptions, Floats, log_m_estimate, log_sum_exp, softmax
+
+
+class _PairCounts(NamedTuple):
+    """Counts and log probabilities of values and pairs of values; row and column V are 0."""
+
+    values: Values
+    n: Floats
+    """[K, V]"""
+    both: Floats
+    """[K, V, V] cases with both values; 0 where they are of one column"""
+    alone: Floats
+    """[K, V + 1] log p(value | class)"""
+    given: Floats
+    """[K, V + 1, V + 1] log p(second | class, first); 0 where they are of one column"""
+
+
+@dataclass(eq=False, kw_only=True)
+class _PairCounting(Classifier[NamedCounts]):
+    """A classifier that keeps the counts of values and of pairs of values."""
+
+    alpha: float = 1.0
+    fit_prior: bool = True
+    class_prior: ArrayLike | None = None
+    min_categories: ArrayLike | None = None
+
+    def __post_init__(self) -> None:
+        Assumptions(alpha=self.alpha)
+
+    @property
+    def _prior_assumptions(self) -> Assumptions:
+        return prior_of(self.class_prior, fit_prior=self.fit_prior)
+
+    def _read(self, X: TableLike) -> Cases:
+        return read_values(X)
+
+    def _of(self, cases: Cases, weights: Floats) -> NamedCounts:
+        return NamedCounts.of(map(_values_and_pairs, cases.tolist()), weights)
+
+    def _pairs(self, sums: Sequence[NamedCounts]) -> _PairCounts:
+        seen = (key for class_sums in sums for key in class_sums.counts if len(key) == 2)
+        values = values_of(seen, self._layout.width if self._layout else 0, self.min_categories)
+        n, both = counted(sums, values), _pair_counts(sums, values)
+        m, p = self.alpha * values.outcomes[values.column], 1 / values.outcomes[values.column]
+        of = values.column
+        alone = log_m_estimate(n, values.column_sums(n)[:, of], m, p)
+        given = log_m_estimate(both, values.column_sums(both)[:, :, of], m, p)
+        given[:, of[:, None] == of] = 0.0
+        return _PairCounts(
+            values,
+            n,
+            both,
+            np.pad(alone, ((0, 0), (0, 1))),
+            np.pad(given, ((0, 0), (0, 1), (0, 1))),
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class AveragedOneDependence(_PairCounting):
+    """AODE: the mean over models in which all columns depend on one column.
+
+        P(x, k) = mean over columns i of p(x_i, k) * product over j of p(x_j | k, x_i)
+
+    Only values of at least `min_count` cases serve as parents; a case without any such value is
+    scored by naive Bayes.
+
+    >>> days = [["sunny", "hot"], ["sunny", "hot"], ["rain", "cool"], ["rain", "hot"]]
+    >>> model = AveragedOneDependence().fit(days, ["no", "no", "no", "yes"])
+    >>> np.exp(model.predict_joint_log_proba([["sunny", "hot"]])).round(4)
+    array([[0.3375, 0.0486]])
+
+    By hand: no has 3/4 of the days. Through sunny it is 3/4 * (2 + 1)/(3 + 2) * (2 + 1)/(2 + 2),
+    through hot the same, so 0.3375. Yes has 1/4: through sunny it is 1/4 * 1/3 * 1/2 = 1/24,
+    through hot 1/4 * 2/3 * 1/3 = 1/18, and the mean of both is 0.0486.
+    """
+
+    min_count: float = 1.0
+
+    def _prepare(self, sums: Sequence[NamedCounts], prior: Floats) -> Joint:
+        pairs = self._pairs(sums)
+        frequent = np.append(pairs.n.sum(axis=0) >= self.min_count, False)
+
+        def joint(cases: Cases) -> Floats:
+            at = pairs.values.at(cases)
+            # [K, M, d] the log probability with each column as the parent.
+            by_column = np.stack(
+                [pairs.alone[:, of] + pairs.given[:, of[:, None], at].sum(axis=2) for of in at.T],
+                axis=2,
+            )
+            allowed = frequent[at]
+            mean = log_sum_exp(np.where(allowed, by_column, -np.inf)) - np.log(
+                np.maximum(allowed.sum(axis=1), 1)
+            )
+            naive = pairs.alone[:, at].sum(axis=2)
+            return np.asarray(prior + np.where(allowed.any(axis=1), mean, naive).T)
+
+        return joint
+
+
+@dataclass(eq=False, kw_only=True)
+class TreeAugmentedNB(_PairCounting, ProductClassifier[NamedCounts]):
+    """TAN: each column depends on the class and on its parent in a tree of columns.
+
+        P(x, k) = p(k) * product over columns j of p(x_j | k, x_parent(j))
+
+    The parents form the tree of greatest mutual information given the class (Chow and Liu, 1968;
+    Friedman, Geiger and Goldszmidt, 1997); the first column is its root.
+
+    >>> days = [["sunny", "hot"], ["sunny", "hot"], ["rain", "cool"], ["rain", "hot"]]
+    >>> model = TreeAugmentedNB().fit(days, ["no", "no", "no", "yes"])
+    >>> model.parents_
+    (None, 0)
+    >>> np.exp(model.predict_joint_log_proba([["sunny", "hot"]])).round(4)
+    array([[0.3375, 0.0417]])
+
+    By hand: 3/4 * (2 + 1)/(3 + 2) * (2 + 1)/(2 + 2) = 0.3375, and 1/4 * 1/3 * 1/2 = 0.0417.
+    """
+
+    @property
+    def parents_(self) -> tuple[int | None, ...]:
+        """The column that each column depends on; None for the root."""
+        return _tree(_information(self._pairs(self._all_sums())))
+
+    def _columns(self, sums: Sequence[NamedCounts]) -> Columns:
+        pairs = self._pairs(sums)
+        parents = _tree(_information(pairs))
+        V = len(pairs.values.column)
+
+        def columns(cases: Cases) -> Iterator[Floats]:
+            at = pairs.values.at(cases)
+            for j, parent in enumerate(parents):
+                parent_values = np.full(len(cases), V) if parent is None else at[:, parent]
+                # Without the parent's value, the column depends on the class alone.
+                yield np.where(
+                    parent_values == V,
+                    pairs.alone[:, at[:, j]],
+                    pairs.given[:, parent_values, at[:, j]],
+                ).T
+
+        return columns
+
+    def _described(
+        self, sums: Sequence[NamedCounts], case: Cases, names: Sequence[str]
+    ) -> Iterator[tuple[str, tuple[str, ...]]]:
+        pairs = self._pairs(sums)
+        known = (pairs.values.at(case)[0] < len(pairs.values.column)).tolist()
+        texts = [f"{name} = {value}" for name, value in zip(names, case[0], strict=True)]
+        for j, parent in enumerate(_tree(_information(pairs))):
+            given = "class" if parent is None or not known[parent] else f"{texts[parent]}, class"
+            yield f"P({texts[j]} | {given})" if known[j] else f"{texts[j]}: ignored", ()
+
+
+def _values_and_pairs(case: Sequence[Hashable]) -> list[Hashable]:
+    """Keys of the counts of a case: its values, and its pairs of values."""
+    single = [(j, value) for j, value in enumerate(case) if not is_missing(value)]
+    return [*single, *((*a, *b) for a, b in combinations(single, 2))]
+
+
+def _pair_counts(sums: Sequence[NamedCounts], values: Values) -> Floats:
+    """[K, V, V] number of cases of each class with both values."""
+    V = len(values.column)
+    both = np.zeros((len(sums), V, V))
+    for k, class_sums in enumerate(sums):
+        for key, count in class_sums.counts.items():
+            if len(key) == 4:
+                i, a, j, b = key
+                both[k, values.slots[i][a], values.slots[j][b]] = count
+    return (both + both.transpose(0, 2, 1)) / COUNT_ONE
+
+
+def _information(pairs: _PairCounts) -> Floats:
+    """[d, d] mutual information of two columns given the class, in cases times nats, unsmoothed.
+
+    Shares are of the cases where both columns are known. `fsum` makes the sums exact: otherwise a
+    rounding error, which depends on the order of learning, would choose between equal columns.
+    """
+    of, both = pairs.values.column, pairs.both
+    by_first = pairs.values.column_sums(both)
+    first = by_first[:, :, of]
+    cases = pairs.values.column_sums(by_first.transpose(0, 2, 1))[:, of][:, :, of]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lift = np.log(both * cases / (first * first.transpose(0, 2, 1)))
+    nats = both * np.where(both > 0, lift, 0.0)
+    columns = [(of == j).nonzero()[0] for j in range(len(pairs.values.slots))]
+    found = [[fsum(nats[:, a[:, None], b].flat) for b in columns] for a in columns]
+    return np.array(found).reshape(len(columns), len(columns))
+
+
+def _tree(information: Floats) -> tuple[int | None, ...]:
+    """Maximum spanning tree (Prim) as parents, rooted at the first column; ties take the first."""
+    d = len(information)
+    parents: list[int | None] = [None] * d
+    inside = [0] if d else []
+    while len(inside) < d:
+        outside = [j for j in range(d) if j not in inside]
+        best = max(outside, key=lambda j: (max(information[i, j] for i in inside), -j))
+        parents[best] = max(inside, key=lambda i: (information[i, best], -i))
+        inside.append(best)
+    return tuple(parents)
+
 
 Method = Literal["enumerate", "eliminate"]
 Value = Hashable
@@ -460,3 +684,183 @@ def _broadcast(factor: _Potential, names: tuple[str, ...]) -> Floats:
     sizes = dict(zip(factor.names, factor.table.shape, strict=True))
     table = factor.table.transpose(order)
     return table.reshape([sizes.get(name, 1) for name in names])
+
+
+Score = Literal["bic", "k2", "bdeu"]
+MOST_VARIABLES = 12
+"""The search looks at 2^12 sets of variables; each further variable doubles its time."""
+TIE = 1e-9
+"""Scores that differ by less, relative to their size, are equal: the difference is rounding."""
+
+
+class _Data(NamedTuple):
+    """The distinct cases as numbers of values, and how often each occurs."""
+
+    cases: Ints
+    n: Ints
+    sizes: list[int]
+
+
+def search_structure(
+    X: TableLike, score: Score = "bic", max_parents: int = 3, names: Sequence[str] | None = None
+) -> dict[str, tuple[str, ...]]:
+    """Return the structure of the highest score, parents before their children.
+
+    `bic` is the log likelihood less log(cases) / 2 for each free probability (Schwarz, 1978); `k2`
+    and `bdeu` are the log probability of the cases under a Dirichlet prior, of 1 for each value
+    (Cooper and Herskovits, 1992), or of 1 in all, shared equally (Heckerman, 1995). Arrows that
+    the cases cannot direct, because both directions have the same score, go from earlier to later
+    columns.
+
+    >>> X = [[a, b, a ^ b] for a in (0, 1) for b in (0, 1)] * 10
+    >>> search_structure(X, names=["first", "second", "xor"])
+    {'first': (), 'second': (), 'xor': ('first', 'second')}
+
+    By hand: given both parents xor is certain. The arrows gain 40 log 2 = 27.7 nats of likelihood,
+    and cost log(40) / 2 for each of 3 more probabilities, 5.5 in all.
+    """
+    if score not in _SCORES:
+        raise UserError(f"unknown score {score!r}", hint=f"use one of {', '.join(_SCORES)}")
+    data, columns = _read(X)
+    variables = list(names or columns)
+    if len(variables) != len(data.sizes):
+        raise UserError(f"{len(variables)} names for {len(data.sizes)} columns")
+    best = [_best_parents(data, j, score, max_parents) for j in range(len(variables))]
+    return {
+        variables[j]: tuple(variables[parent] for parent in parents)
+        for j, parents in _best_network(best)
+    }
+
+
+def structure_score(
+    X: TableLike, structure: Mapping[str, Sequence[str]], score: Score = "bic"
+) -> float:
+    """Return the score of one structure; columns without names are x0, x1 and so on.
+
+    >>> X = [[0, 0], [0, 0], [1, 1], [1, 1]]
+    >>> round(structure_score(X, {"x0": (), "x1": ("x0",)}), 4)
+    -4.852
+    >>> round(structure_score(X, {"x0": (), "x1": ()}), 4)
+    -6.9315
+
+    By hand: 4 log(1/2) - log(4) / 2 = -3.4657 for each variable alone; with an arrow the second is
+    certain, and has two probabilities: - 2 log(4) / 2 = -1.3863.
+    """
+    data, columns = _read(X)
+    if sorted(structure) != sorted(columns):
+        raise UserError(f"the structure has {', '.join(structure)}, the cases {', '.join(columns)}")
+    at = {name: j for j, name in enumerate(columns)}
+    return fsum(
+        _SCORES[score](*_family(data, at[name], tuple(at[parent] for parent in parents)))
+        for name, parents in structure.items()
+    )
+
+
+def _read(X: TableLike) -> tuple[_Data, list[str]]:
+    table = read_table(X)
+    width = len(table.columns)
+    if not 0 < width <= MOST_VARIABLES:
+        raise UserError(f"{width} variables: the search is for 1 to {MOST_VARIABLES}")
+    coded, sizes = np.empty(table.shape, np.int64), []
+    for j, column in enumerate(table.columns):
+        values = column.tolist()
+        if any(map(is_missing, values)):
+            raise UserError(
+                f"column {j} has a missing value", hint="leave out the cases with missing values"
+            )
+        codes: dict[Any, int] = {}
+        try:
+            coded[:, j] = [codes.setdefault(value, len(codes)) for value in values]
+        except TypeError as error:
+            raise UserError(f"column {j} has a value that is no key: {error}") from error
+        sizes.append(len(codes))
+    cases, n = np.unique(coded, axis=0, return_counts=True)
+    names = [str(name) for name in table.names] if table.names else [f"x{j}" for j in range(width)]
+    return _Data(cases, n, sizes), names
+
+
+def _family(data: _Data, j: int, parents: tuple[int, ...]) -> tuple[Floats, int]:
+    """Counts [seen configurations of the parents, values], and the number of configurations."""
+    _, at = np.unique(data.cases[:, parents], axis=0, return_inverse=True)
+    size = data.sizes[j]
+    n = np.bincount(at.ravel() * size + data.cases[:, j], data.n)
+    full = np.zeros((int(at.max(initial=0)) + 1) * size)
+    full[: len(n)] = n
+    return full.reshape(-1, size), prod(data.sizes[parent] for parent in parents)
+
+
+def _bic(n: Floats, configurations: int) -> float:
+    """Log likelihood of the counts, less log(N) / 2 for each free probability."""
+    seen = n > 0
+    shares = (n / n.sum(axis=1, keepdims=True))[seen]
+    likelihood = float((n[seen] * np.log(shares)).sum())
+    free: int = configurations * (n.shape[1] - 1)
+    return likelihood - log(float(n.sum())) / 2 * free
+
+
+def _dirichlet(n: Floats, alpha: float) -> float:
+    """Log probability of the counts if the prior of each value is `alpha` pseudo-cases."""
+    log_gamma = np.vectorize(lgamma, otypes=[np.float64])
+    whole = alpha * n.shape[1]
+    of_parents = n.sum(axis=1)
+    values = float((log_gamma(n + alpha) - lgamma(alpha)).sum())
+    return values - float((log_gamma(of_parents + whole) - lgamma(whole)).sum())
+
+
+_SCORES: dict[Score, Callable[[Floats, int], float]] = {
+    "bic": _bic,
+    "k2": lambda n, _configurations: _dirichlet(n, 1.0),
+    "bdeu": lambda n, configurations: _dirichlet(n, 1 / (configurations * n.shape[1])),
+}
+
+
+def _higher(new: float, old: float) -> bool:
+    return new > old + TIE * (1 + abs(old))
+
+
+Parents = tuple[int, ...]
+
+
+def _best_parents(
+    data: _Data, j: int, score: Score, max_parents: int
+) -> dict[int, tuple[float, Parents]]:
+    """The highest score of a variable with parents among each set of the others.
+
+    A set is a number: bit i is on if variable i is in it. Of equal scores, fewer parents are taken.
+    """
+    others = [i for i in range(len(data.sizes)) if i != j]
+    best: dict[int, tuple[float, Parents]] = {}
+    for many in range(len(others) + 1):
+        for members in combinations(others, many):
+            found = [best[_set_of(members) ^ (1 << i)] for i in reversed(members)]
+            if many <= max_parents:
+                found.append((_SCORES[score](*_family(data, j, members)), members))
+            top = found[0]
+            for option in found[1:]:
+                if _higher(option[0], top[0]):
+                    top = option
+            best[_set_of(members)] = top
+    return best
+
+
+def _best_network(best: Sequence[dict[int, tuple[float, Parents]]]) -> list[tuple[int, Parents]]:
+    """Each variable with its parents, parents first, in the network of the highest score."""
+    scores, lasts = {0: 0.0}, dict[int, int]()
+    for some in range(1, 1 << len(best)):
+        for j in reversed(range(len(best))):
+            if some >> j & 1:
+                rest = some ^ (1 << j)
+                total = scores[rest] + best[j][rest][0]
+                if some not in scores or _higher(total, scores[some]):
+                    scores[some], lasts[some] = total, j
+    order: list[tuple[int, Parents]] = []
+    some = (1 << len(best)) - 1
+    while some:
+        j = lasts[some]
+        some ^= 1 << j
+        order.append((j, best[j][some][1]))
+    return order[::-1]
+
+
+def _set_of(members: Sequence[int]) -> int:
+    return sum(1 << i for i in members)

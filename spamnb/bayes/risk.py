@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spamnb.bayes.tables import numbers
-from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.errors import UserError
+from spamnb.model.smoothing import Floats
 
 BLOCK = 1 << 22
 """Distances computed in one step: 32 MB."""

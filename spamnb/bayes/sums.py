@@ -18,9 +18,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.model.events import Ints
-from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.errors import RefusedError, UserError
+from spamnb.model.events import Ints
+from spamnb.model.smoothing import Floats
 
 Wholes = NDArray[np.object_]
 """arrays of Python integers, which have no maximum"""

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spamnb.bayes.sums import is_missing
-from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.errors import UserError
+from spamnb.model.smoothing import Floats
 
 LARGEST = 1e150
 """Larger numbers are refused: their squares could leave the range of float64."""

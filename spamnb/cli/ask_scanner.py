@@ -18,9 +18,9 @@ from typing import Final, NamedTuple, NoReturn
 
 from spamnb.cli.printing import warn
 from spamnb.cli.session import CliSession
-from spamnb.endpoints.net.address import Address
-from spamnb.endpoints.net.scan_client import RequestHeaders, ScanAnswer, ask, connected
 from spamnb.errors import SpamnbError, StoreError
+from spamnb.net.address import Address
+from spamnb.net.clients import RequestHeaders, ScanAnswer, ask, connected
 
 CONNECT_S: Final = 2.0
 
@@ -96,7 +96,7 @@ def _run_child(peer: socket.socket, session: CliSession) -> NoReturn:
         os.dup2(null, 0)
         os.dup2(null, 1)
         from spamnb.daemon.one_scan import answer_one
-        from spamnb.service.telemetry.log import silent
+        from spamnb.telemetry import silent
 
         log = session.log if session.verbose else silent
         answer_one(peer, session.settings, session.home, log)

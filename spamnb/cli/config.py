@@ -6,7 +6,7 @@ import os
 
 import click
 
-from spamnb.cli.help import Command, CommandGroup, command
+from spamnb.cli.main import Command, CommandGroup, command
 from spamnb.cli.printing import say, say_json, warn
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
@@ -64,10 +64,8 @@ def check(ctx: click.Context, session: CliSession) -> None:
     local.authserv_ids it also says of each listener what becomes of a forged result of
     authentication there.
     """
-    from spamnb.daemon.config_checks import Checked, problems
-    from spamnb.daemon.next_hops import next_hop_faults
-    from spamnb.daemon.results_check import outcomes
-    from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
+    from spamnb.daemon.config_checks import Checked, next_hop_faults, outcomes, problems
+    from spamnb.scan.access_lists import AccessLists, RuleFiles
     from spamnb.settings import home_of
 
     settings = session.settings

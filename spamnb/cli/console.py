@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spamnb.cli.help import CommandGroup, command
+from spamnb.cli.main import CommandGroup, command
 from spamnb.cli.printing import say, say_json, shown_time, table
 from spamnb.cli.session import CliSession, pass_session, speaker
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
-    from spamnb.store.sessions import SessionStore
+    from spamnb.records.console import SessionStore
 
 EXAMPLES = """
 spamnb console open                    print a link that logs an administrator in, once
@@ -45,8 +45,8 @@ def open_(session: CliSession) -> None:
     The link is valid for one login, within a minute. The owner of the home and root can use this
     command.
     """
-    from spamnb.endpoints.console.pages.logins.visitors import new_link
-    from spamnb.service.engine.clock import now_us
+    from spamnb.console.page import new_link
+    from spamnb.telemetry import now_us
 
     url, name = _url(session), speaker()
     with _store(session) as store:
@@ -74,7 +74,7 @@ def _url(session: CliSession) -> str:
 @pass_session
 def sessions(session: CliSession, end: str | None, as_json: bool) -> None:
     """List the sessions of the pages: login, begin, last use. With --end, end those of a login."""
-    from spamnb.service.engine.clock import iso
+    from spamnb.telemetry import iso
 
     with _store(session) as store:
         if end is not None:
@@ -91,7 +91,7 @@ def sessions(session: CliSession, end: str | None, as_json: bool) -> None:
 
 @contextmanager
 def _store(session: CliSession) -> Iterator[SessionStore]:
-    from spamnb.store.sessions import SessionStore
+    from spamnb.records.console import SessionStore
 
     store = SessionStore(session.home)
     try:

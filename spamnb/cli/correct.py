@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spamnb.cli.daemon_client import checked, teacher
-from spamnb.cli.event_options import choosing
-from spamnb.cli.help import command
+from spamnb.cli.main import command
 from spamnb.cli.messages import named
+from spamnb.cli.options import choosing
 from spamnb.cli.printing import MOST, safe, say, say_json
 from spamnb.cli.rewind import undo_chosen
-from spamnb.cli.session import CliSession, pass_session
+from spamnb.cli.session import CliSession, checked, pass_session, teacher
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
-    from spamnb.service.feedback.types import Answer
+    from spamnb.feedback.values import Answer
 
 CORRECT_EXAMPLES = """
 spamnb correct ham new.eml                    a file

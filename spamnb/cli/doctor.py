@@ -13,20 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from spamnb.cli.daemon_client import checked, served, teacher
-from spamnb.cli.help import command
 from spamnb.cli.import_ahead import import_ahead
+from spamnb.cli.main import command
 from spamnb.cli.options import Number
 from spamnb.cli.printing import safe, say, say_json, wants_colour
-from spamnb.cli.session import CliSession, pass_session
+from spamnb.cli.session import CliSession, checked, pass_session, served, teacher
 from spamnb.errors import PeerError, UserError
 
 if TYPE_CHECKING:
-    from spamnb.endpoints.net.address import Address
-    from spamnb.service.diagnostics.doctor import CheckResult
-    from spamnb.service.diagnostics.ports import DoctorPorts, Mailbox
-    from spamnb.service.diagnostics.records import ModelRecords
-    from spamnb.service.feedback.types import Answer, Feedback
+    from spamnb.feedback.values import Answer, Feedback
+    from spamnb.maintenance.doctor import CheckResult, DoctorPorts, Mailbox, ModelRecords
+    from spamnb.net.address import Address
 
 EXAMPLES = """
 spamnb doctor                                       only the daemon and the model
@@ -66,7 +63,7 @@ def doctor(ctx: click.Context, session: CliSession, /, as_json: bool, **options:
     removes its training, also after a failure or Ctrl-C. Steps without the necessary options are
     skipped. The exit code is 1 if a step fails.
     """
-    from spamnb.service.diagnostics.doctor import Doctor
+    from spamnb.maintenance.doctor import Doctor
 
     runner = Doctor(_ports(session, _DoctorOptions(**options)))
     results: list[CheckResult] = []
@@ -102,8 +99,8 @@ class _DoctorOptions(NamedTuple):
 
 def _ports(session: CliSession, options: _DoctorOptions) -> DoctorPorts:
     """Build the ports from the options; invalid options raise before anything is sent."""
-    from spamnb.daemon.next_hops import next_hop_faults
-    from spamnb.service.diagnostics.ports import DoctorPorts, checked_recipient
+    from spamnb.daemon.config_checks import next_hop_faults
+    from spamnb.maintenance.doctor import DoctorPorts, checked_recipient
 
     import_ahead()
     if options.imap and options.maildir:
@@ -130,7 +127,7 @@ def _ports(session: CliSession, options: _DoctorOptions) -> DoctorPorts:
 
 def _logins(session: CliSession) -> dict[str, tuple[str, ...]]:
     """Return the logins that the settings name, with their addresses."""
-    from spamnb.service.admin.logins import read_logins
+    from spamnb.operations.logins import read_logins
 
     settings = session.settings
     found: dict[str, tuple[str, ...]] = {one.user: () for one in settings.imap.values() if one.user}
@@ -148,7 +145,7 @@ def _first_listener(session: CliSession) -> str:
 
 
 def _address(text: str, option: str) -> Address:
-    from spamnb.endpoints.net.address import Address
+    from spamnb.net.address import Address
 
     try:
         return Address.parse(text)
@@ -161,7 +158,7 @@ def _address(text: str, option: str) -> Address:
 
 def _status(session: CliSession) -> dict[str, Any] | None:
     """Return the status of the daemon; None without one."""
-    from spamnb.endpoints.control.protocol import ControlClient
+    from spamnb.operations.protocol import ControlClient
 
     daemon = served(session)
     if daemon is None:
@@ -176,7 +173,7 @@ def _status(session: CliSession) -> dict[str, Any] | None:
 
 
 def _ledger(session: CliSession) -> ModelRecords:
-    from spamnb.service.diagnostics.records import ModelRecords
+    from spamnb.maintenance.doctor import ModelRecords
 
     opened = partial(session.open, readonly=True, history=True)
     return ModelRecords(opened, session.home, partial(_forget, session), session.persons)
@@ -196,8 +193,8 @@ def _forget(session: CliSession, feedback: Feedback) -> Answer:
 
 def _submit(address: Address, raw: bytes, rcpt: str) -> str:
     """Send a message with the empty sender, so that no bounce is ever sent."""
-    from spamnb.endpoints.net.smtp_client import SendPlan, deliver
-    from spamnb.service.scanning.quarantined import ReleasedMessage
+    from spamnb.net.clients import SendPlan, deliver
+    from spamnb.scan.values import ReleasedMessage
 
     rcpt_line = f"RCPT TO:<{rcpt}>".encode("ascii")
     released = ReleasedMessage(raw, b"MAIL FROM:<>", (rcpt_line,))
@@ -214,7 +211,7 @@ def _submit(address: Address, raw: bytes, rcpt: str) -> str:
 
 def _imap(options: _DoctorOptions, user: str) -> Any:
     """Return a function that opens the mailbox."""
-    from spamnb.endpoints.imap.mailbox import ImapAccount, ImapMailbox
+    from spamnb.imap.sync import ImapAccount, ImapMailbox
 
     if not user:
         raise UserError("--imap needs a --user")
@@ -241,7 +238,7 @@ def _password(file: str | None, user: str) -> str:
 
 
 def _maildir(text: str, options: _DoctorOptions) -> Any:
-    from spamnb.endpoints.maildir.mailbox import MaildirLocation, MaildirMailbox
+    from spamnb.maildir import MaildirLocation, MaildirMailbox
 
     root = Path(text).expanduser().absolute()
 
@@ -254,7 +251,7 @@ def _maildir(text: str, options: _DoctorOptions) -> Any:
 
 
 def _owner(root: Path) -> str:
-    from spamnb.service.admin.request import login_of
+    from spamnb.operations.request import login_of
 
     try:
         uid = _owner_stat(root).st_uid
@@ -265,7 +262,7 @@ def _owner(root: Path) -> str:
 
 def _owner_stat(root: Path) -> os.stat_result:
     """Return the owner of a Maildir: the first user on its path that could replace it by a link."""
-    from spamnb.store.paths import owner_of
+    from spamnb.store.files import owner_of
 
     uid = os.geteuid()
     os.seteuid(os.getuid())

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spamnb.cli.correct import show
-from spamnb.cli.daemon_client import checked, teacher
-from spamnb.cli.event_options import choosing, chosen
-from spamnb.cli.help import command
 from spamnb.cli.keys import typed_keys
-from spamnb.cli.options import Count
+from spamnb.cli.main import command
+from spamnb.cli.options import Count, choosing, chosen
 from spamnb.cli.printing import progress_bar, safe, say, say_json, shown_time, table
-from spamnb.cli.session import CliSession, pass_session
+from spamnb.cli.session import CliSession, checked, pass_session, teacher
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
-    from spamnb.service.maintenance.doubt import Doubt
+    from spamnb.maintenance.attribution import Doubt
 
 EXAMPLES = """
 spamnb doubt                            the twenty most doubtful labels
@@ -59,7 +57,7 @@ def doubt(session: CliSession, /, limit: int, ask: bool, as_json: bool, **filter
 
 
 def _doubts(session: CliSession, filters: dict[str, Any], limit: int) -> list[Doubt]:
-    from spamnb.service.maintenance.doubt import doubts
+    from spamnb.maintenance.attribution import doubts
 
     with session.open(readonly=True) as model, progress_bar("testing") as bar:
         wanted = chosen(model, **filters)

@@ -1,4 +1,7 @@
-"""`spamnb evaluate`: measure the filter on sorted mail."""
+"""`spamnb evaluate` with other labels than ham and spam, on mail or plain text.
+
+`spamnb evaluate`: measure the filter on sorted mail.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from spamnb.cli.evaluate_decisions import evaluate_decisions
-from spamnb.cli.evaluate_labels import evaluate_by_label
-from spamnb.cli.evaluate_persons import PEOPLE, evaluate_persons
-from spamnb.cli.help import command
-from spamnb.cli.loss_bound import store_loss_bound
+from spamnb.cli.evaluate_streams import (
+    PEOPLE,
+    evaluate_decisions,
+    evaluate_persons,
+    store_loss_bound,
+)
+from spamnb.cli.main import command
 from spamnb.cli.options import Number, spelt
 from spamnb.cli.printing import progress_bar, say, table, warn, write_text
 from spamnb.cli.session import CliSession, pass_session
@@ -23,8 +28,82 @@ from spamnb.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spamnb.lab.evaluation import Evaluation, Options
-    from spamnb.service.maintenance.prior import Prior
+    from spamnb.engine.prior import Prior
+    from spamnb.lab.evaluate import Evaluation, Options
+    from spamnb.lab.labels import Collection, LabelEvaluation
+
+
+def evaluate_by_label(options: Options, given: dict[str, Any]) -> None:
+    """Evaluate, write the requested file and print the results."""
+    from spamnb.lab.labels import collection_of
+
+    for name in ("plots", "report", "tested", "scores", "apply", "one_in"):
+        if given[name]:
+            raise UserError(
+                f"{spelt(name)} works only with the labels ham and spam", hint="leave it out"
+            )
+    options = replace(options, documents=given["plain"])
+    if given["labelled"]:
+        collection = _labelled(given)
+    elif len(given["sources"]) == 1:
+        collection = collection_of(given["sources"][0], options.seed)
+    else:
+        raise UserError(
+            f"{len(given['sources'])} paths are given",
+            hint="with --plain name one collection, or --label NAME=PATH for each label",
+        )
+    if collection.tested and given["protocol"] == "online":
+        # A collection that defines a test set is evaluated with it.
+        options = replace(options, protocol="cross", tested=collection.tested)
+    found = _evaluated(collection, options, against_rest=given["against_rest"])
+    _report(found, given["json_file"])
+
+
+def _labelled(given: dict[str, Any]) -> Collection:
+    """Read the documents of --label NAME=PATH."""
+    from spamnb.cli.train import named_sources
+    from spamnb.lab.labels import labelled
+
+    if given["sources"]:
+        raise UserError("--label and HAM SPAM exclude each other", hint="leave out HAM SPAM")
+    sources, plain = named_sources(given["labelled"]), given["plain"]
+    order = "shuffle" if plain and given["order"] == "time" else given["order"] or "shuffle"
+    return labelled(sources, order, given["seed"], warn, plain=plain)
+
+
+def _evaluated(collection: Collection, options: Options, *, against_rest: bool) -> LabelEvaluation:
+    from spamnb.lab.labels import evaluate_collection
+
+    with progress_bar("evaluating") as bar:
+        if bar:
+            options = replace(options, progress=lambda done, total: bar(done, total, ""))
+        return evaluate_collection(collection.documents, options, against_rest=against_rest)
+
+
+def _report(found: LabelEvaluation, json_file: str | None) -> None:
+    from spamnb.lab.statistics import macro_f1, pooled
+
+    if json_file is not None:
+        write_text(json_file, json.dumps(found.as_dict(), indent=2) + "\n")
+        if json_file == "-":
+            return
+    head = ("label", "documents", "precision", "recall", "F1", "F1 by threshold", "break-even")
+    rows = [
+        (
+            one.label,
+            str(one.most_probable.documents),
+            *(f"{x:.3f}" for x in (one.most_probable.precision, one.most_probable.recall,
+                                   one.most_probable.f1, one.by_threshold.f1)),
+            "-" if one.break_even is None else f"{one.break_even:.3f}",
+        )
+        for one in found.results
+    ]  # fmt: skip
+    ways = list(found.ways().values())
+    for name, mean in (("macro F1", macro_f1), ("micro F1", lambda parts: pooled(parts).f1)):
+        rows.append((name, "", "", "", *(f"{mean(parts):.3f}" for parts in ways), ""))
+    say(f"{found.documents} documents scored, protocol {found.options.protocol}")
+    table([head, *rows], right=(1, 2, 3, 4, 5, 6))
+
 
 EXAMPLES = """
 spamnb evaluate ham/ spam/                         score each message, then train with it
@@ -188,8 +267,8 @@ def _refuse_idle(ctx: click.Context, given: dict[str, Any]) -> None:
 
 
 def _options(session: CliSession, given: dict[str, Any]) -> Options:
-    from spamnb.lab.evaluation import Options
-    from spamnb.service.training.worker_pool import cores
+    from spamnb.engine.bulk import cores
+    from spamnb.lab.evaluate import Options
 
     settings = session.settings
     names = ("protocol", "seed", "feedback", "delay", "share", "noise")
@@ -206,7 +285,7 @@ def _options(session: CliSession, given: dict[str, Any]) -> Options:
 
 def _prior(name: str | None) -> Prior | None:
     """Read the prior that models begin with."""
-    from spamnb.service.maintenance.prior import read_prior, shipped_prior
+    from spamnb.engine.prior import read_prior, shipped_prior
 
     if name is None:
         return None
@@ -220,8 +299,8 @@ def _prior(name: str | None) -> Prior | None:
 
 
 def _measured(session: CliSession, given: dict[str, Any]) -> Evaluation:
-    from spamnb.lab.evaluation import evaluate as measure
-    from spamnb.lab.sources import ordered, read_each
+    from spamnb.lab.evaluate import evaluate as measure
+    from spamnb.lab.runs import ordered, read_each
 
     options = _options(session, given)
     found, order = ordered(given["sources"], given["order"], given["seed"])
@@ -235,14 +314,14 @@ def _measured(session: CliSession, given: dict[str, Any]) -> Evaluation:
 
 def _written(outcome: Evaluation, given: dict[str, Any], *, one_in: int) -> None:
     """Write the requested files, and print the results unless the JSON goes to stdout."""
-    from spamnb.core.model.costs import Costs
-    from spamnb.lab.html_report import (
+    from spamnb.lab.report import (
         bayes_error_text,
         decision_rows,
         figures,
         loss_bound_text,
         report_page,
     )
+    from spamnb.model.costs import Costs
 
     found = outcome.loss_bound(one_in)
     if given["plots"]:
@@ -265,7 +344,7 @@ def _written(outcome: Evaluation, given: dict[str, Any], *, one_in: int) -> None
 
 
 def _draw(outcome: Evaluation, folder: Path) -> None:
-    from spamnb.lab.plots import as_png, draw
+    from spamnb.lab.report import as_png, draw
 
     figures = draw(outcome)
     try:
@@ -277,7 +356,7 @@ def _draw(outcome: Evaluation, folder: Path) -> None:
 
 
 def _compare(a: str, b: str, *, json_file: str | None) -> None:
-    from spamnb.lab.compare import compare
+    from spamnb.lab.evaluate import compare
 
     found = compare(Path(a), Path(b))
     if json_file is not None:

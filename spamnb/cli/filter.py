@@ -16,15 +16,15 @@ from typing import Final
 import click
 
 from spamnb.cli.ask_scanner import Question, answer_of
-from spamnb.cli.help import command
+from spamnb.cli.main import command
 from spamnb.cli.messages import standard_input
 from spamnb.cli.options import Number
 from spamnb.cli.printing import warn
 from spamnb.cli.session import CliSession, pass_session
-from spamnb.core.policy.verdict_headers import header_end, unscanned_fields
-from spamnb.endpoints.net.address import Address
-from spamnb.endpoints.net.scan_client import ScanAnswer
 from spamnb.errors import StoreError, UserError
+from spamnb.net.address import Address
+from spamnb.net.clients import ScanAnswer
+from spamnb.policy.headers import header_end, unscanned_fields
 
 SOCKET: Final = Path("/run/spamnb/scan.sock")
 """of the scanner listener in docs/spamc.md"""
@@ -147,7 +147,7 @@ def _split(message: bytes) -> tuple[bytes, memoryview]:
 
 
 def _unscanned(header: bytes) -> bytes:
-    from spamnb.endpoints.scanner.message import marked
+    from spamnb.scanner.request import marked
 
     return marked(header, unscanned_fields("fault"), b"")[0]
 

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spamnb.cli.daemon_client import refuse_while_served
-from spamnb.cli.help import CommandGroup, command
+from spamnb.cli.main import CommandGroup, command
 from spamnb.cli.printing import say, say_json, table
-from spamnb.cli.session import CliSession, pass_session
+from spamnb.cli.session import CliSession, pass_session, refuse_while_served
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
-    from spamnb.endpoints.fleet.params import FleetParams
-    from spamnb.service.engine.filter import Filter
-    from spamnb.service.fleet.fleet_store import Member
+    from spamnb.engine.filter import Filter
+    from spamnb.fleet.store import Member
+    from spamnb.settings.values import FleetParams
 
 EXAMPLES = """
 spamnb fleet init                 on the first host
@@ -63,7 +62,7 @@ def _fleet_of(session: CliSession) -> FleetParams:
 @contextmanager
 def _log(session: CliSession) -> Iterator[Member]:
     """Open the log."""
-    from spamnb.endpoints.fleet.membership import open_member
+    from spamnb.fleet.membership import open_member
 
     member = open_member(_fleet_of(session), session.home)
     with closing(member.log):
@@ -81,8 +80,8 @@ def _opened(session: CliSession, *, readonly: bool) -> Iterator[tuple[Filter, Me
 @pass_session
 def init(session: CliSession) -> None:
     """Create the key and the log of the fleet; the log continues from the model of this host."""
-    from spamnb.endpoints.fleet.membership import key_path, make_key
-    from spamnb.service.fleet.administration import begin
+    from spamnb.fleet.administration import begin
+    from spamnb.fleet.membership import key_path, make_key
 
     refuse_while_served(session, "begin the fleet")
     path = key_path(_fleet_of(session), session.home)
@@ -96,8 +95,8 @@ def init(session: CliSession) -> None:
 @pass_session
 def snapshot(session: CliSession) -> None:
     """Copy the model to the server of the log for two days, so that other hosts can join."""
-    from spamnb.service.fleet.fleet_store import position_of
-    from spamnb.service.fleet.snapshot import put_snapshot
+    from spamnb.fleet.pulse import put_snapshot
+    from spamnb.fleet.store import position_of
 
     with _opened(session, readonly=True) as (model, member):
         with model.store.read() as view:
@@ -111,7 +110,7 @@ def snapshot(session: CliSession) -> None:
 @pass_session
 def join(session: CliSession, force: bool) -> None:
     """Copy the model from the server to this host, which must already have the fleet's key."""
-    from spamnb.service.fleet.snapshot import take_snapshot
+    from spamnb.fleet.pulse import take_snapshot
 
     refuse_while_served(session, "join the fleet")
     with _log(session) as member:
@@ -125,9 +124,9 @@ def join(session: CliSession, force: bool) -> None:
 @click.pass_context
 def status(ctx: click.Context, session: CliSession, as_json: bool) -> None:
     """Show how far this host has followed the log. The exit code is 1 if it cannot."""
-    from spamnb.service.fleet.administration import standing
-    from spamnb.service.fleet.pulse import hosts_of
-    from spamnb.store.fleet.outbox import OutboxReader
+    from spamnb.fleet.administration import standing
+    from spamnb.fleet.outbox import OutboxReader
+    from spamnb.fleet.pulse import hosts_of
 
     with _opened(session, readonly=True) as (model, member):
         found, hosts = standing(model.store, member.log), hosts_of(member)
@@ -159,7 +158,7 @@ def reseed(session: CliSession, force: bool) -> None:
     Run this command on the host that has the most events; it is refused if another host reports
     more. The daemons may run: they continue as soon as the log exists.
     """
-    from spamnb.service.fleet.recovery import reseed as make
+    from spamnb.fleet.administration import reseed as make
 
     is_interrupted = force and _has_no_position(session)
     if is_interrupted:
@@ -181,7 +180,7 @@ def _has_no_position(session: CliSession) -> bool:
 @pass_session
 def rejoin(session: CliSession) -> None:
     """Copy the model of another host, and learn again the corrections that the log has lost."""
-    from spamnb.service.fleet.recovery import rejoin as join_again
+    from spamnb.fleet.administration import rejoin as join_again
 
     refuse_while_served(session, "join the fleet again")
     with _opened(session, readonly=True) as (model, member):
@@ -199,7 +198,7 @@ def skip(session: CliSession, event: int) -> None:
 
     The training of this entry is lost. A host that has already applied the entry must join again.
     """
-    from spamnb.service.fleet import recovery
+    from spamnb.fleet import administration as recovery
 
     with _opened(session, readonly=True) as (model, member):
         entry = recovery.skip(model.store, member, event)
@@ -213,7 +212,7 @@ def level(session: CliSession) -> None:
 
     The command is refused if a host that was active within a day cannot read such entries.
     """
-    from spamnb.service.fleet.administration import raise_level
+    from spamnb.fleet.administration import raise_level
 
     with _log(session) as member:
         found = raise_level(member)
@@ -227,9 +226,9 @@ def leave(session: CliSession) -> None:
 
     The model learns the corrections that wait for the log. Also remove fleet.url from the settings.
     """
-    from spamnb.service.fleet import administration
-    from spamnb.service.fleet.waiting import learn_alone
-    from spamnb.store.fleet.outbox import Outbox
+    from spamnb.fleet import administration
+    from spamnb.fleet.outbox import Outbox
+    from spamnb.fleet.waiting import learn_alone
 
     refuse_while_served(session, "leave the fleet")
     with session.open() as model, closing(Outbox(session.home)) as outbox:

@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from spamnb.cli.event_options import choosing, chosen, since_us
-from spamnb.cli.help import command
-from spamnb.cli.options import Count
+from spamnb.cli.main import command
+from spamnb.cli.options import Count, choosing, chosen, since_us
 from spamnb.cli.printing import say_json, shown_time, table
 from spamnb.cli.score import ANSWERS, done_text
 from spamnb.cli.session import CliSession, pass_session
@@ -37,7 +36,7 @@ spamnb correct ham '<1234@example.org>' correct a verdict by message id
 @pass_session
 def journal(session: CliSession, /, limit: int, as_json: bool, **filters: Any) -> None:
     """List training events, newest first: number, time, kind, labels, user and channel, message."""
-    from spamnb.service.admin.listings import journal as listed
+    from spamnb.operations.listings import journal as listed
 
     with session.open(readonly=True, history=filters["message"] is not None) as model:
         lines = listed(model, chosen(model, **filters), limit)
@@ -86,8 +85,8 @@ def history(
     digest. A listed
     message can be corrected by its message id or signature, without the message itself.
     """
-    from spamnb.service.admin.listings import VerdictFilter
-    from spamnb.service.admin.listings import history as listed
+    from spamnb.operations.listings import VerdictFilter
+    from spamnb.operations.listings import history as listed
 
     wanted = VerdictFilter(label, decision, since_us(since) or 0)
     with session.open(readonly=True, history=True) as model:

@@ -12,19 +12,16 @@ from typing import TYPE_CHECKING
 import click
 
 from spamnb.cli.correct import show
-from spamnb.cli.daemon_client import teacher
-from spamnb.cli.help import command
+from spamnb.cli.main import command
 from spamnb.cli.printing import coloured, safe, say, say_json, warn
-from spamnb.cli.session import CliSession, pass_session
+from spamnb.cli.session import CliSession, pass_session, teacher
 from spamnb.errors import SpamnbError, UserError
 
 if TYPE_CHECKING:
-    from spamnb.endpoints.imap.connection import StopSignal
-    from spamnb.endpoints.imap.model import MailboxModel
-    from spamnb.endpoints.imap.params import ImapParams
-    from spamnb.endpoints.imap.ports import ImapReport
-    from spamnb.endpoints.imap.runner import AccountReader, ImapPlan
-    from spamnb.service.feedback.types import Answer, Feedback
+    from spamnb.feedback.values import Answer, Feedback
+    from spamnb.imap.client import StopSignal
+    from spamnb.imap.sync import AccountReader, ImapPlan, ImapReport, MailboxModel
+    from spamnb.settings.values import ImapParams
 
 IMAP_EXAMPLES = """
 spamnb imap                                  all mailboxes of the settings, until Ctrl-C
@@ -54,9 +51,8 @@ def imap(
     as spam, one that the user takes out of it as ham. No message is ever changed or deleted. While
     a daemon runs with these settings, it reads the mailboxes itself.
     """
-    from spamnb.endpoints.imap.connection import StopSignal
-    from spamnb.endpoints.imap.ports import ImapPorts
-    from spamnb.endpoints.imap.runner import AccountReader, ImapPlan
+    from spamnb.imap.client import StopSignal
+    from spamnb.imap.sync import AccountReader, ImapPlan, ImapPorts
 
     accounts = _accounts(session, names)
     model = _model(session)
@@ -88,7 +84,7 @@ def _read_once(readers: list[AccountReader]) -> None:
 
 
 def _read_until_stopped(accounts: dict[str, ImapParams], plan: ImapPlan, stop: StopSignal) -> None:
-    from spamnb.endpoints.imap.runner import read_all
+    from spamnb.imap.sync import read_all
 
     with _stopped_by_signals(stop):
         threads = read_all(accounts, plan, stop)
@@ -128,8 +124,8 @@ def _accounts(session: CliSession, names: tuple[str, ...]) -> dict[str, ImapPara
 
 def _model(session: CliSession) -> MailboxModel:
     from spamnb.daemon.configure import plan_of
-    from spamnb.endpoints.imap.model import MailboxModel
-    from spamnb.service.scanning.model_session import ModelSession
+    from spamnb.imap.sync import MailboxModel
+    from spamnb.scan.judge import ModelSession
 
     session.open(readonly=True).close()  # a missing or damaged model is an error of the command
     judge = ModelSession(plan_of(session.settings, session.home, session.persons), log=session.log)
@@ -147,7 +143,7 @@ class _TeachTarget:
 
     def teach(self, feedback: Feedback) -> Answer:
         """Apply a label by the user of a mailbox, within that user's quota."""
-        from spamnb.service.feedback.types import Answer
+        from spamnb.feedback.values import Answer
 
         with self._model.closed(), teacher(self._session) as (target, _):
             try:

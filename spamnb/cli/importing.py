@@ -7,25 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spamnb.cli.daemon_client import asking, source_fields
-from spamnb.cli.help import command
+from spamnb.cli.main import command
 from spamnb.cli.messages import kept_file
 from spamnb.cli.printing import safe, say, say_json, table, warn
-from spamnb.cli.session import CliSession, pass_session
+from spamnb.cli.session import CliSession, asking, pass_session, source_fields
 from spamnb.errors import StoreMissingError, UserError
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from spamnb.core.model.events import Recipe
-    from spamnb.lab.statistics.loss_bound import HamLossBound
-    from spamnb.lab.statistics.metrics import EvaluationMetrics
-    from spamnb.service.foreign.mapper import DumpOptions
+    from spamnb.lab.statistics import EvaluationMetrics, HamLossBound
+    from spamnb.maintenance.imports import DumpOptions
+    from spamnb.model.events import Recipe
 
     Checked: TypeAlias = tuple[EvaluationMetrics, HamLossBound]
 
 FORMATS = ("bogofilter", "spambayes", "popfile", "spamassassin", "rspamd", "dspam", "crm114")
-"""The keys of `READERS` and `REFUSED` in `service/foreign/formats.py`, which is slow to import."""
+"""The keys of `READERS` and `REFUSED` in `maintenance/imports.py`, which is slow to import."""
 
 EXAMPLES = """
 spamnb import counts.jsonl                  add the counts of another copy of this model
@@ -114,7 +112,7 @@ def _options(given: dict[str, Any]) -> DumpOptions | None:
         raise UserError("--check needs the imported counts", hint="leave out --dry-run")
     if given["as_new"]:
         raise UserError("--from creates a missing model itself", hint="leave out --as-new")
-    from spamnb.service.foreign.mapper import DumpOptions
+    from spamnb.maintenance.imports import DumpOptions
 
     labels = given["label_ham"], given["label_spam"]
     return DumpOptions(given["format_"], labels, given["most"])
@@ -122,8 +120,8 @@ def _options(given: dict[str, Any]) -> DumpOptions | None:
 
 def _mapped(session: CliSession, path: str, options: DumpOptions | None) -> dict[str, Any]:
     """Map a dump for the model of the home, or for a new one, without changing it."""
-    from spamnb.service.foreign.formats import read_dump
-    from spamnb.store.paths import open_named
+    from spamnb.maintenance.imports import read_dump
+    from spamnb.store.files import open_named
 
     assert options is not None, "--dry-run needs --from"
     with os.fdopen(open_named(path), "rb") as file:
@@ -132,7 +130,7 @@ def _mapped(session: CliSession, path: str, options: DumpOptions | None) -> dict
 
 def _recipe(session: CliSession) -> Recipe:
     """Return the recipe of the home's model, or a new one by the settings."""
-    from spamnb.store.lmdb.store import open_store
+    from spamnb.store.model_store import open_store
 
     try:
         store = open_store(session.home, readonly=True)
@@ -148,7 +146,7 @@ def _sent(
     session: CliSession, path: str, given: dict[str, Any], options: DumpOptions | None
 ) -> dict[str, Any]:
     """Have the file added, by the daemon or in this process."""
-    from spamnb.store.paths import open_named
+    from spamnb.store.files import open_named
 
     fields = source_fields()
     if options is not None:
@@ -167,10 +165,10 @@ def _sent(
 def _create(session: CliSession, path: str) -> None:
     """Create the model that an export describes, or one with a new key for a prior."""
     from spamnb.cli.train import refuse_odd
-    from spamnb.service.engine.filter import new_recipe
-    from spamnb.service.maintenance.export_import import create, lines_of, read_export, recipe_of
-    from spamnb.service.maintenance.prior import is_prior, read_prior
-    from spamnb.store.paths import open_named
+    from spamnb.engine.filter import new_recipe
+    from spamnb.engine.prior import is_prior, read_prior
+    from spamnb.maintenance.export import create, lines_of, read_export, recipe_of
+    from spamnb.store.files import open_named
 
     try:
         with os.fdopen(open_named(path), encoding="utf-8") as lines:
@@ -197,14 +195,14 @@ def _show(found: dict[str, Any], given: dict[str, Any]) -> None:
 
 
 def _checked(session: CliSession, sources: tuple[str, str]) -> Checked:
-    from spamnb.lab.model_check import check_model
+    from spamnb.lab.evaluate import check_model
 
     with session.open(readonly=True) as model:
         return check_model(model, sources, session.settings.ham_loss.one_in, warn)
 
 
 def _show_check(session: CliSession, metrics: EvaluationMetrics, bound: HamLossBound) -> None:
-    from spamnb.lab.html_report import loss_bound_text, percent
+    from spamnb.lab.report import loss_bound_text, percent
 
     corpus = metrics.corpus
     rows = [

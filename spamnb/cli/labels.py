@@ -11,7 +11,7 @@ from spamnb.cli.printing import say
 from spamnb.errors import CorpusError, UserError
 
 if TYPE_CHECKING:
-    from spamnb.service.training.sources import MessageSpan
+    from spamnb.engine.mailboxes import MessageSpan
 
     LabelOf = Callable[[MessageSpan, str], str | None]
 
@@ -20,7 +20,7 @@ def labelled_sources(
     how: str, folders: tuple[str, ...], *, ask: bool
 ) -> list[tuple[str, list[MessageSpan]]]:
     """Return the messages of each label; with `ask`, after the user has agreed to their numbers."""
-    from spamnb.service.training.sources import units
+    from spamnb.engine.mailboxes import units
 
     label_of = label_finder(how)
     found: dict[str, list[MessageSpan]] = {"ham": [], "spam": []}
@@ -42,7 +42,7 @@ def labelled_sources(
 
 def label_finder(how: str) -> LabelOf:
     """Return what finds the label of a message, by the value of `--labels`."""
-    from spamnb.endpoints.maildir.labelled import label_by_folder, label_by_keyword
+    from spamnb.maildir import label_by_folder, label_by_keyword
 
     if how.startswith("sa:"):
         return _by_seen_list(how.removeprefix("sa:"))
@@ -53,8 +53,8 @@ def label_finder(how: str) -> LabelOf:
 
 
 def _by_seen_list(path: str) -> LabelOf:
-    from spamnb.service.training.seen_list import read_seen, seen_as
-    from spamnb.service.training.sources import SourceMessage, read_unit
+    from spamnb.engine.mailboxes import SourceMessage, read_unit
+    from spamnb.engine.seen_list import read_seen, seen_as
 
     seen = read_seen(path)
 

@@ -1,4 +1,11 @@
-"""Entry point of the command line: runs a command and reports a failure in one line.
+"""The command line: its commands, help and errors.
+
+Click commands with examples in `--help`, and groups that import commands on demand.
+
+A group has the import paths of its commands, so that `--version` and `--help` import nothing
+heavy.
+
+Entry point of the command line: runs a command and reports a failure in one line.
 
 Imports nothing heavy, so `--version` and `--help` are fast. Exit codes: 0 success, 1 negative
 result (such as a failed check), 2 user error, 3 store or system error, 4 remote server error,
@@ -8,21 +15,102 @@ mail system cannot mistake a failure for a verdict, and keeps the message.
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
 from spamnb.cli.child_process import command_of
-from spamnb.cli.help import CommandGroup
 from spamnb.cli.printing import print_anything, safe
 from spamnb.cli.session import CliSession, one_thread
 from spamnb.errors import SpamnbError, StoreError
+
+_LIKE = 0.6
+"""ratio of `difflib` from which a name is suggested"""
+
+
+class Command(click.Command):
+    """A command with examples."""
+
+    def __init__(self, *args: Any, examples: str = "", **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.examples = inspect.cleandoc(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        write_examples(formatter, self.examples)
+
+
+def command(
+    short: str, examples: str = "", *, name: str | None = None
+) -> Callable[[Callable[..., Any]], Command]:
+    """Decorate a function as a command with a short help line and examples."""
+    return click.command(name, cls=Command, short_help=short, examples=examples)
+
+
+class CommandGroup(click.Group):
+    """A group with examples; its commands are imported when they are needed."""
+
+    def __init__(
+        self,
+        *args: Any,
+        examples: str = "",
+        places: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        self.examples = inspect.cleandoc(examples)
+        self.places = dict(places or {})
+        """command name -> "module:attribute" """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the commands in the order of their table, most used first."""
+        return list(self.places) or super().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.places:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = self.places[cmd_name].partition(":")
+        found: click.Command = getattr(import_module(module), name)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; the error for an unknown command suggests the most similar one.
+
+        If several are equally near, it is the first in the table: `trian` means train, not trial.
+        """
+        known = self.list_commands(ctx)
+        if args[0] not in known and not args[0].startswith("-"):
+            near = max(known, key=lambda name: _likeness(name, args[0]))
+            meant = f"; did you mean {near}?" if _likeness(near, args[0]) >= _LIKE else ""
+            ctx.fail(f"there is no command {args[0]!r}{meant}")
+        return super().resolve_command(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        write_examples(formatter, self.examples)
+
+
+def _likeness(name: str, given: str) -> float:
+    return difflib.SequenceMatcher(None, name, given).ratio()
+
+
+def write_examples(formatter: click.HelpFormatter, examples: str) -> None:
+    """Write the examples without wrapping."""
+    if examples:
+        formatter.write("\nExamples:\n")
+        formatter.write("".join(f"  {line}".rstrip() + "\n" for line in examples.splitlines()))
+
 
 BUG = 70
 INTERRUPTED = 130
@@ -40,7 +128,7 @@ COMMANDS = {
     "correct": "spamnb.cli.correct:correct",
     "forget": "spamnb.cli.correct:forget",
     "undo": "spamnb.cli.correct:undo",
-    "watch": "spamnb.cli.watch:watch",
+    "watch": "spamnb.cli.status:watch",
     "imap": "spamnb.cli.imap:imap",
     "review": "spamnb.cli.review:review",
     "senders": "spamnb.cli.senders:senders",
@@ -64,8 +152,8 @@ COMMANDS = {
     "reload": "spamnb.cli.serve:reload",
     "fleet": "spamnb.cli.fleet:fleet",
     "bypass": "spamnb.cli.serve:bypass",
-    "passwd": "spamnb.cli.passwd:passwd",
-    "token": "spamnb.cli.token:token",
+    "passwd": "spamnb.cli.access:passwd",
+    "token": "spamnb.cli.access:token",
     "console": "spamnb.cli.console:console",
     "backup": "spamnb.cli.store:backup",
     "restore": "spamnb.cli.store:restore",

@@ -27,7 +27,7 @@ def one_message(path: str, *, documents: bool = False) -> bytes:
 
 def all_messages(path: str, *, documents: bool = False) -> Iterator[tuple[str, bytes]]:
     """Yield name and bytes of every message at a path; an unreadable one is an error."""
-    from spamnb.service.training.sources import SourceMessage, items
+    from spamnb.engine.mailboxes import SourceMessage, items
 
     for item in items(path, documents=documents):
         if not isinstance(item, SourceMessage):
@@ -46,8 +46,8 @@ def named(refs: tuple[str, ...], *, documents: bool = False) -> Iterator[tuple[s
 
 def kept_file(path: str) -> str:
     """Return the path of a regular file: standard input and pipes are copied to one."""
-    from spamnb.service.training.sources import kept
-    from spamnb.store.paths import as_caller, open_named
+    from spamnb.engine.mailboxes import kept
+    from spamnb.store.files import as_caller, open_named
 
     with as_caller():
         if path != "-" and Path(path).is_file():
@@ -58,7 +58,7 @@ def kept_file(path: str) -> str:
 
 def is_path(ref: str) -> bool:
     """Return True if a reference is an existing path."""
-    from spamnb.store.paths import as_caller
+    from spamnb.store.files import as_caller
 
     with as_caller():
         return os.path.exists(ref)  # noqa: PTH110 - no error for text that cannot be a path

@@ -9,10 +9,10 @@ from typing import Final
 import click
 
 from spamnb.cli.filter import SOCKET
-from spamnb.cli.help import command
+from spamnb.cli.main import command
 from spamnb.cli.options import Number
-from spamnb.endpoints.net.address import Address
 from spamnb.errors import UserError
+from spamnb.net.address import Address
 
 DEADLINE_S: Final = 45.0
 """By default the daemon answers earlier, if need be without a verdict (`timeouts.scan_wait_s`).
@@ -45,6 +45,6 @@ def opensmtpd(address: str, deadline: float) -> None:
         Address.parse(address)
     except ValueError as error:
         raise UserError(str(error)) from error
-    program = [sys.executable, "-P", "-m", "spamnb.endpoints.opensmtpd", address, str(deadline)]
+    program = [sys.executable, "-P", "-m", "spamnb.opensmtpd", address, str(deadline)]
     sys.stdout.flush()
     os.execv(sys.executable, program)  # noqa: S606 - the program of this process

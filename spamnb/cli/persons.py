@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spamnb.cli.daemon_client import refuse_while_served
-from spamnb.cli.event_options import agreed
-from spamnb.cli.help import CommandGroup, command
+from spamnb.cli.main import CommandGroup, command
+from spamnb.cli.options import agreed
 from spamnb.cli.printing import safe, say, say_json, shown_time, table
-from spamnb.cli.session import CliSession, pass_session
+from spamnb.cli.session import CliSession, pass_session, refuse_while_served
 
 if TYPE_CHECKING:
-    from spamnb.core.persons.names import PersonNames
-    from spamnb.service.maintenance.persons import PersonFacts
+    from spamnb.maintenance.persons import PersonFacts
+    from spamnb.policy.recipients import PersonNames
 
 EXAMPLES = """
 spamnb persons list                      who has corrections, the newest label first
@@ -50,7 +49,7 @@ def _names(session: CliSession) -> PersonNames:
 
 
 def _facts(session: CliSession) -> list[PersonFacts]:
-    from spamnb.service.maintenance.persons import persons_of
+    from spamnb.maintenance.persons import persons_of
 
     with session.open(readonly=True) as model, model.store.read() as view:
         return persons_of(view, model.labels)
@@ -89,7 +88,7 @@ def list_(session: CliSession, as_json: bool) -> None:
 @pass_session
 def show_(session: CliSession, name: str, as_json: bool) -> None:
     """Show what the model holds of one person; `spamnb journal --user` lists the labels."""
-    from spamnb.core.persons.names import named_person
+    from spamnb.policy.recipients import named_person
 
     found = named_person(_names(session), name)
     with session.open(readonly=True) as model:
@@ -113,8 +112,8 @@ def erase(session: CliSession, name: str, yes: bool, as_json: bool) -> None:
     quarantine and mailboxes are not changed: the command lists the files of the home that still
     contain an address of the person.
     """
-    from spamnb.core.persons.names import named_person
-    from spamnb.service.maintenance.persons import Erasing
+    from spamnb.maintenance.persons import Erasing
+    from spamnb.policy.recipients import named_person
 
     names = _names(session)
     found = named_person(names, name)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spamnb.core.mail.printable import visible
 from spamnb.errors import UserError
+from spamnb.mail.limits import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable

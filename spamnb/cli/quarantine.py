@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spamnb.cli.correct import show as show_answer
-from spamnb.cli.help import CommandGroup, command
+from spamnb.cli.main import CommandGroup, command
 from spamnb.cli.printing import safe, say, say_json, shown_time, table, warn
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import PeerError
@@ -17,8 +17,8 @@ from spamnb.errors import PeerError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spamnb.service.scanning.quarantine import Quarantine
-    from spamnb.service.scanning.quarantined import (
+    from spamnb.scan.quarantine import Quarantine
+    from spamnb.scan.values import (
         QuarantinedMessage,
         ReleasedMessage,
         ReleaseReply,
@@ -57,7 +57,7 @@ def quarantine() -> None:
 
 
 def _folder(session: CliSession) -> Quarantine:
-    from spamnb.service.scanning.quarantine import Quarantine
+    from spamnb.scan.quarantine import Quarantine
 
     return Quarantine(session.home / "quarantine", session.settings.quarantine, log=session.log)
 
@@ -161,8 +161,8 @@ def release(
 
 def _sender(upstream: str | None) -> Any:
     """Return a function that delivers a message to its next hop."""
-    from spamnb.endpoints.net.address import Address
-    from spamnb.endpoints.net.smtp_client import deliver
+    from spamnb.net.address import Address
+    from spamnb.net.clients import deliver
 
     def send(released: ReleasedMessage) -> Sequence[ReleaseReply]:
         where = upstream or released.upstream
@@ -186,7 +186,7 @@ def _show(entry: QuarantinedMessage, *, as_json: bool) -> None:
 
 
 def _learn(session: CliSession, identity: str, raw: bytes, *, as_json: bool) -> None:
-    from spamnb.cli.daemon_client import checked, teacher
+    from spamnb.cli.session import checked, teacher
 
     with teacher(session) as (target, me):
         answer = checked(target.teach(replace(me, label="ham", raw=raw)))
@@ -211,7 +211,7 @@ def expire(session: CliSession) -> None:
 
     After the clock has jumped ahead nothing expires: see `spamnb expire --trust-clock`.
     """
-    from spamnb.service.maintenance.expiry_clock import expiry_mark, warning
+    from spamnb.maintenance.home_files import expiry_mark, warning
 
     mark = expiry_mark(session.home, log=session.log)
     if mark.ahead_us:

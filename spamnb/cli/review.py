@@ -8,11 +8,10 @@ from typing import Any
 import click
 
 from spamnb.cli.correct import show
-from spamnb.cli.daemon_client import asking, checked
-from spamnb.cli.help import CommandGroup, command
+from spamnb.cli.main import CommandGroup, command
 from spamnb.cli.printing import safe, say, say_json, shown_time, table
-from spamnb.cli.session import CliSession, pass_session
-from spamnb.service.engine.clock import iso
+from spamnb.cli.session import CliSession, asking, checked, pass_session
+from spamnb.telemetry import iso
 
 LIST_EXAMPLES = """
 spamnb review list                       oldest first
@@ -89,7 +88,7 @@ def show_(session: CliSession, name: str, as_json: bool) -> None:
 
 
 def _decide(session: CliSession, do: str, names: tuple[str, ...], *, as_json: bool) -> None:
-    from spamnb.service.admin.client import answer_of
+    from spamnb.operations.request import answer_of
 
     with asking(session) as client:
         for name in names:

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spamnb.cli.daemon_client import asking, refuse_while_served, teacher
-from spamnb.cli.event_options import agreed, chosen, since_us
-from spamnb.cli.help import command
+from spamnb.cli.main import command
 from spamnb.cli.messages import named
-from spamnb.cli.options import Count
+from spamnb.cli.options import Count, agreed, chosen, since_us
 from spamnb.cli.printing import safe, say, say_json, shown_time, table
-from spamnb.cli.session import CliSession, pass_session
+from spamnb.cli.session import CliSession, asking, pass_session, refuse_while_served, teacher
 from spamnb.errors import SpamnbError, UserError
 
 if TYPE_CHECKING:
-    from spamnb.service.admin.client import AdminClient
-    from spamnb.service.maintenance.attribution import EventShare
+    from spamnb.maintenance.attribution import EventShare
+    from spamnb.operations.request import AdminClient
 
 Facts = dict[str, Any]
 
@@ -126,8 +124,8 @@ def relearn(
 def _exchanging(session: CliSession, op: str) -> Iterator[AdminClient]:
     """Yield the client for a change of the whole model; a daemon of a fleet must be stopped."""
     if session.settings.fleet.url:
-        from spamnb.endpoints.fleet.membership import open_member
-        from spamnb.service.fleet.renewal import catch_up
+        from spamnb.fleet.administration import catch_up
+        from spamnb.fleet.membership import open_member
 
         refuse_while_served(session, op)
         with closing((member := open_member(session.settings.fleet, session.home)).log):
@@ -139,7 +137,7 @@ def _exchanging(session: CliSession, op: str) -> Iterator[AdminClient]:
 @contextmanager
 def _previewed(client: AdminClient, op: str, wanted: Facts) -> Iterator[Facts]:
     """Yield the facts of a preview; it ends with the block, or when the command is interrupted."""
-    from spamnb.service.admin.client import failed
+    from spamnb.operations.request import failed
 
     found = _asked(client, op, do="preview", **wanted)
     job = found["job"]
@@ -227,7 +225,7 @@ def bisect(session: CliSession, message: str, limit: int, person: str, as_json: 
     each other. MESSAGE is a file, -, or the message id, digest or signature of a scored or trained
     message.
     """
-    from spamnb.service.maintenance import attribution
+    from spamnb.maintenance import attribution
 
     with session.open(readonly=True, history=True) as model:
         ((_, what),) = [*named((message,), documents=model.recipe.documents)][:1]
@@ -252,7 +250,7 @@ def _row(share: EventShare) -> tuple[str, ...]:
 
 def undo_chosen(session: CliSession, filters: dict[str, Any], *, yes: bool, as_json: bool) -> None:
     """Undo all events that the options select, newest first."""
-    from spamnb.service.maintenance import rewind as maintenance
+    from spamnb.maintenance import rewind as maintenance
 
     with session.open(readonly=True) as model:
         wanted = chosen(model, **filters)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from spamnb.cli.help import command
+from spamnb.cli.main import command
 from spamnb.cli.messages import is_path, one_message, standard_input
 from spamnb.cli.options import Count
 from spamnb.cli.printing import coloured, safe, say, say_json, shown_time, warn
@@ -17,9 +17,9 @@ from spamnb.errors import CorpusError, UserError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from spamnb.core.model.verdict import Clue, Verdict
-    from spamnb.core.policy.rulings import Ruling
-    from spamnb.service.training.bulk_scoring import Scored
+    from spamnb.engine.bulk import Scored
+    from spamnb.model.verdict import Clue, Verdict
+    from spamnb.policy.rulings import Ruling
 
 ANSWERS = {"deliver": 0, "unsure": 2, "junk": 1, "reject": 1}
 BAR = 24
@@ -92,7 +92,7 @@ def score(
     the command reads standard input. Unreadable messages are reported and skipped; the exit code is
     then 2. If the model was trained with --thresholds, the assigned labels follow the path.
     """
-    from spamnb.lab.label_thresholds import load
+    from spamnb.lab.labels import load
 
     wanted = paths or (standard_input(),)
     if remember or person:
@@ -114,7 +114,7 @@ def score(
 
 
 def _scored(session: CliSession, paths: Sequence[str], clues: int, jobs: int) -> Iterator[Scored]:
-    from spamnb.service.training.bulk_scoring import Scoring, score_paths
+    from spamnb.engine.bulk import Scoring, score_paths
 
     settings = session.settings
     fleet = bool(settings.fleet.url)
@@ -126,7 +126,7 @@ def _scored(session: CliSession, paths: Sequence[str], clues: int, jobs: int) ->
 def _one_by_one(
     session: CliSession, paths: Sequence[str], clues: int, *, remember: bool, person: str
 ) -> Iterator[Scored]:
-    from spamnb.service.training.bulk_scoring import score_each
+    from spamnb.engine.bulk import score_each
 
     with session.open(readonly=not remember, history=remember) as model:
         judge = partial(
@@ -154,8 +154,8 @@ def _answer(ctx: click.Context, found: Iterable[Scored], *, as_json: bool) -> No
 def _show(
     scored: Scored, verdict: Verdict, thresholds: Mapping[str, float], *, as_json: bool
 ) -> None:
-    from spamnb.lab.label_thresholds import assigned
-    from spamnb.service.training.bulk_scoring import verdict_as_dict
+    from spamnb.engine.bulk import verdict_as_dict
+    from spamnb.lab.labels import assigned
 
     path, clues, facts = scored.path, scored.clues, _list_facts(scored.ruling, verdict)
     given = {"assigned": assigned(verdict, thresholds)} if thresholds else {}
@@ -196,9 +196,9 @@ def explain(session: CliSession, ref: str, count: int, person: str, as_json: boo
     is given, the last lines say which list decided when the message was scanned, and which lists
     name its sender now. If the message was trained, a line says which label is in force, and why.
     """
-    from spamnb.service.admin.listings import label_facts
-    from spamnb.service.engine.site_scores import threshold_facts
-    from spamnb.service.training.bulk_scoring import verdict_as_dict
+    from spamnb.engine.bulk import verdict_as_dict
+    from spamnb.engine.site_scores import threshold_facts
+    from spamnb.operations.listings import label_facts
 
     known = ref == "-" or is_path(ref)
     with session.open(readonly=True, history=not known) as model:
@@ -261,10 +261,9 @@ def _list_facts(ruling: Ruling | None, verdict: Verdict) -> dict[str, str] | Non
 def _explained(
     ref: str, verdict: Verdict, clues: Sequence[Clue], threshold: dict[str, Any]
 ) -> None:
-    from spamnb.core.model.costs import thresholds
-    from spamnb.core.model.novelty import novelty_text
-    from spamnb.core.model.site_threshold import plain
-    from spamnb.service.engine.site_scores import threshold_text
+    from spamnb.engine.site_scores import threshold_text
+    from spamnb.model.costs import thresholds
+    from spamnb.model.verdict import novelty_text, plain
 
     decision = coloured(verdict.decision, verdict.decision)
     positive = "spam" if "spam" in verdict.labels else safe(verdict.label)
@@ -297,7 +296,7 @@ def _explained(
 
 def _by_kind(verdict: Verdict) -> dict[str, float]:
     """Return the sum of the clues of each kind in nats, the strongest first."""
-    from spamnb.core.features.clue_texts import kind_shown
+    from spamnb.model.tokens import kind_shown
 
     sums: dict[str, float] = {}
     for location, token, nats, _ in verdict.clues():
@@ -323,7 +322,7 @@ def _draw(clues: Sequence[Clue]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from spamnb.core.features.clue_texts import token_shown
+    from spamnb.model.tokens import token_shown
 
     strongest = max(abs(clue.nats) for clue in clues)
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)

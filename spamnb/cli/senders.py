@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spamnb.cli.daemon_client import asking, source_fields
-from spamnb.cli.help import CommandGroup, command
+from spamnb.cli.main import CommandGroup, command
 from spamnb.cli.printing import safe, say, say_json, table, warn
-from spamnb.cli.session import CliSession, pass_session
+from spamnb.cli.session import CliSession, asking, pass_session, source_fields
 
 if TYPE_CHECKING:
-    from spamnb.service.admin.client import AdminClient
+    from spamnb.operations.request import AdminClient
 
 EXAMPLES = """
 spamnb senders add --person ann wanted news@example.org   ann always wants this sender

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spamnb.cli.help import command
+from spamnb.cli.main import command
 from spamnb.cli.printing import say, warn
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
@@ -46,8 +46,8 @@ def serve(session: CliSession, listen: tuple[str, ...], upstream: str | None, cr
     The daemon relays mail to the next hop, scans each message and adds the verdict as headers.
     Without settings it listens on 127.0.0.1:10025, and the built-in delivery agent writes Maildirs.
     """
-    from spamnb.daemon.processes.bootstrap import ServeRequest
-    from spamnb.daemon.processes.bootstrap import serve as run
+    from spamnb.daemon.start import ServeRequest
+    from spamnb.daemon.start import serve as run
     from spamnb.settings import home_of, load
 
     flags = {"home": session.home_flag} | _flags(listen, upstream)
@@ -74,7 +74,7 @@ def _flags(listen: tuple[str, ...], upstream: str | None) -> dict[str, Any]:
 
 
 def _make_model(home: Path, settings: Settings) -> None:
-    from spamnb.service.engine.filter import Filter, new_recipe
+    from spamnb.engine.filter import Filter, new_recipe
 
     model = settings.model
     recipe = new_recipe(model.kind, settings.labels, vocabulary=model.vocabulary)
@@ -90,7 +90,7 @@ def bypass(session: CliSession, way: str | None) -> None:
     Takes effect within a second and persists over restarts: the state is the file `bypass` in the
     home. Works with and without a running daemon, and while the settings have a mistake.
     """
-    from spamnb.service.admin.bypass import bypass_is_on, turn_bypass
+    from spamnb.operations.request import bypass_is_on, turn_bypass
 
     session.tolerate_mistakes()
     home = session.home
@@ -109,8 +109,8 @@ def reload(ctx: click.Context, session: CliSession) -> None:
     its open connections. If the new settings have a mistake, the daemon keeps the old ones and logs
     the mistake; this command names it (--config), with exit code 2.
     """
-    from spamnb.cli.daemon_client import served
-    from spamnb.endpoints.control.protocol import ControlClient
+    from spamnb.cli.session import served
+    from spamnb.operations.protocol import ControlClient
 
     mistake = session.tolerate_mistakes()
     daemon = served(session)

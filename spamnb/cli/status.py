@@ -1,20 +1,36 @@
-"""`spamnb status`: state of the daemon and the model, counters and warnings."""
+"""Status of the daemon.
+
+`spamnb status`: state of the daemon and the model, counters and warnings.
+
+`spamnb watch`: train with messages that users move between Maildir folders.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from spamnb.cli.daemon_client import asking
-from spamnb.cli.help import command
-from spamnb.cli.printing import safe, say, shown_time, table
-from spamnb.cli.session import CliSession, pass_session
-from spamnb.errors import UserError
-from spamnb.service.engine.clock import duration
+from spamnb.cli.correct import show
+from spamnb.cli.main import command
+from spamnb.cli.options import Number
+from spamnb.cli.printing import safe, say, shown_time, table, warn
+from spamnb.cli.session import CliSession, asking, pass_session, teacher
+from spamnb.errors import StoreError, UserError
+from spamnb.telemetry import duration
+
+if TYPE_CHECKING:
+    from spamnb.feedback.values import Answer, Feedback
+    from spamnb.maildir import Maildir, Watcher
 
 EXAMPLES = """
 spamnb status                     as text
@@ -123,7 +139,7 @@ def _unusable(facts: dict[str, Any]) -> str:
 
 
 def _of_model(model: dict[str, Any]) -> list[tuple[str, str]]:
-    from spamnb.service.engine.site_scores import threshold_text
+    from spamnb.engine.site_scores import threshold_text
 
     rows = []
     for label, count in model["messages"].items():
@@ -157,7 +173,7 @@ def _process(process: dict[str, Any]) -> tuple[str, ...]:
 
 def _counted(counters: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return rows for the counters above 0 and the durations."""
-    from spamnb.service.telemetry.status import quantile
+    from spamnb.operations.status import quantile
 
     rows: list[tuple[str, ...]] = []
     for name, found in counters.items():
@@ -167,3 +183,132 @@ def _counted(counters: dict[str, Any]) -> list[tuple[str, ...]]:
         elif isinstance(found, int) and found:
             rows.append((name.replace("_", " "), str(found), ""))
     return rows
+
+
+WATCH_EXAMPLES = """
+spamnb watch ~/Maildir                       until Ctrl-C
+spamnb watch alice=/var/mail/alice bob=/var/mail/bob
+spamnb watch --once ~/Maildir                moves since the last run: for cron
+"""
+STATE_FILE = "watch.json"
+AGAIN_S = 10.0
+
+
+@command("Train with messages moved in Maildirs.", WATCH_EXAMPLES)
+@click.argument("maildirs", nargs=-1, required=True, metavar="[USER=]MAILDIR...")
+@click.option("--quiet", "quiet_s", type=Number(0), default=30.0, show_default=True,
+              metavar="SECONDS", help="Time that a moved message must stay in its folder before it "
+              "is trained.")  # fmt: skip
+@click.option("--junk", multiple=True, metavar="FOLDER",
+              help="A junk folder; repeatable. Default: Junk and Spam.")  # fmt: skip
+@click.option("--silent", multiple=True, metavar="FOLDER", help="A folder to ignore; repeatable. "
+              "Default: Trash, Sent, Drafts and similar ones.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Handle the moves since the last run, then exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
+@pass_session
+def watch(
+    session: CliSession,
+    maildirs: tuple[str, ...],
+    quiet_s: float,
+    junk: tuple[str, ...],
+    silent: tuple[str, ...],
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Train with moved messages: into Junk is spam, out of Junk is ham.
+
+    Deleted messages, and messages that the filter itself put into a folder, are not trained. The
+    events name USER, by default the folder's owner. The first run only records the current state;
+    use `spamnb train` for mail that is already there. Works with and without a running daemon.
+    """
+    from spamnb.maildir import FileCheckpoint, Folders, Watcher, WatchOptions
+
+    usual = Folders()
+    folders = Folders(junk or usual.junk, silent or usual.silent)
+    watched = [_maildir(text) for text in maildirs]
+    key = " ".join(sorted(str(one.root) for one in watched))
+    checkpoint = FileCheckpoint(session.home / STATE_FILE, key)
+    options = WatchOptions(0.0 if once else quiet_s, folders)
+    target = _WatchTarget(session)
+    watcher = Watcher(watched, target.label_of, target.teach, checkpoint, options)
+    try:
+        watcher.begin()
+        if once:
+            _show_answers(watcher.all_due(), as_json=as_json)
+        else:
+            _watch(watcher, as_json=as_json)
+    finally:
+        watcher.close()
+
+
+def _watch(watcher: Watcher, *, as_json: bool) -> None:
+    """Watch until SIGTERM; a store that fails is tried again."""
+    with _told_to_stop() as stopped:
+        while not stopped.is_set():
+            try:
+                _show_answers(watcher.watch(stopped.is_set), as_json=as_json)
+            except StoreError as error:
+                warn(f"{error}; trying again in {AGAIN_S:.0f} s")
+                stopped.wait(AGAIN_S)
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM sets; Ctrl-C raises KeyboardInterrupt as usual."""
+    stopped = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _show_answers(answers: Iterator[tuple[Feedback, Answer, Path]], *, as_json: bool) -> None:
+    for _, answer, path in answers:
+        if answer.state == "refused":
+            warn(f"{path}: {answer.reason}")
+            continue
+        show(str(path), answer, as_json=as_json)
+        sys.stdout.flush()
+
+
+def _maildir(text: str) -> Maildir:
+    from spamnb.maildir import Maildir
+    from spamnb.operations.request import login_of
+
+    user, equals, path = text.partition("=")
+    root = Path(path if equals else text).expanduser().absolute()
+    try:
+        owner = root.stat().st_uid
+    except OSError as error:
+        raise UserError(f"{root} cannot be watched: {error.strerror}") from error
+    return Maildir(root, user if equals else login_of(owner))
+
+
+class _WatchTarget:
+    """The model, or the daemon that serves it; looked up for each message: both may change."""
+
+    def __init__(self, session: CliSession) -> None:
+        self._session = session
+
+    def label_of(self, raw: bytes, user: str) -> str | None:
+        """Return the label that a message is trained with for a user; None if it is not."""
+        config = self._session.model_config()
+        with self._session.open(readonly=True) as model:
+            return model.trained_label(raw, model.source_of(user, config.teaching, config.persons))
+
+    def teach(self, feedback: Feedback) -> Answer:
+        """Apply feedback of the user of the Maildir; a refused one does not end the watch.
+
+        If an administrator watches the Maildirs of other users, these users get no further rights:
+        their mail counts within their own quota.
+        """
+        from spamnb.feedback.values import Answer
+
+        with teacher(self._session) as (target, me):
+            is_own = feedback.user == me.user and self._session.persons is None
+            trust = me.trust if is_own else "user"
+            try:
+                return target.teach(replace(feedback, trust=trust))
+            except UserError as error:
+                return Answer("refused", reason=str(error))

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from spamnb.cli.daemon_client import asking, refuse_while_served, source_fields
-from spamnb.cli.help import command
+from spamnb.cli.main import command
 from spamnb.cli.printing import safe, say, say_json, table, warn
-from spamnb.cli.session import CliSession, pass_session
+from spamnb.cli.session import CliSession, asking, pass_session, refuse_while_served, source_fields
 from spamnb.errors import RefusedError, UserError
 
 if TYPE_CHECKING:
-    from spamnb.service.maintenance.stats import ModelStats
+    from spamnb.maintenance.export import ModelStats
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -29,7 +28,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obje
 @pass_session
 def stats(session: CliSession, as_json: bool) -> None:
     """Show statistics of the model: messages, features, words, size, thresholds."""
-    from spamnb.service.maintenance import stats as upkeep
+    from spamnb.maintenance import export as upkeep
 
     with session.open(readonly=True, history=True) as model:
         found = upkeep.stats(session.home, model.store, model.history, model.costs)
@@ -69,7 +68,7 @@ def check(ctx: click.Context, session: CliSession, as_json: bool) -> None:
     Exit code 0 if the model is consistent; otherwise 1, and one line per contradiction. May run
     while other processes score and train.
     """
-    from spamnb.service.maintenance import stats as upkeep
+    from spamnb.maintenance import export as upkeep
 
     with session.open(readonly=True) as model:
         faults = upkeep.check(model.store)
@@ -115,7 +114,7 @@ spamnb restore --force /backup/model.spamnb      replace the existing model
 def restore(session: CliSession, file: str, force: bool) -> None:
     """Restore a backup. The file is checked before anything is changed."""
     from spamnb.store import maintenance
-    from spamnb.store.lmdb.sharing import DATA_FILE
+    from spamnb.store.model_store import DATA_FILE
 
     if (session.home / DATA_FILE).exists() and not force:
         raise RefusedError(
@@ -160,8 +159,8 @@ def export(session: CliSession, file: str, with_key: bool, prior: bool, persons:
     With --persons, a line per person follows: person (16 hex digits), name, places and values. An
     import adds the persons that have no corrections in the model yet, each in one event.
     """
-    from spamnb.service.maintenance.export_import import export as lines
-    from spamnb.service.maintenance.prior import make_prior
+    from spamnb.engine.prior import make_prior
+    from spamnb.maintenance.export import export as lines
 
     if prior and (with_key or persons):
         raise UserError("a prior has no key or persons", hint="leave out --prior")
@@ -178,7 +177,7 @@ def _written(file: str) -> Iterator[TextIO]:
     if file == "-":
         yield sys.stdout
         return
-    from spamnb.store.paths import as_caller, open_named, replacing
+    from spamnb.store.files import as_caller, open_named, replacing
 
     with as_caller():
         special = Path(file).exists() and not Path(file).is_file()

@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spamnb.cli.daemon_client import RunningDaemon, served
-from spamnb.cli.help import command
 from spamnb.cli.labels import labelled_sources
+from spamnb.cli.main import command
 from spamnb.cli.printing import progress_bar, safe, say, say_json, warn
-from spamnb.cli.session import CliSession, pass_session
+from spamnb.cli.session import CliSession, RunningDaemon, pass_session, served
 from spamnb.errors import CorpusError, StoreMissingError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spamnb.core.model.events import Recipe
-    from spamnb.lab.expectation import Expectation
-    from spamnb.service.engine.requests import Source
-    from spamnb.service.training.sources import MailSource
-    from spamnb.service.training.trainer import Progress, Summary, TrainingOptions
+    from spamnb.engine.bulk import Progress, Summary, TrainingOptions
+    from spamnb.engine.mailboxes import MailSource
+    from spamnb.engine.values import Source
+    from spamnb.lab.decisions import Expectation
+    from spamnb.model.events import Recipe
 
 SHOWN_UNREADABLE = 10
 
@@ -98,7 +97,7 @@ def train(
     sources = _sources(folders, named, labels_by, thresholds=thresholds, yes=yes)
     recipe = _recipe(session, sources, kind, no_vocabulary=no_vocabulary, plain=plain)
     prior = session.settings.model.prior and not no_prior
-    from spamnb.service.training.trainer import train as learn
+    from spamnb.engine.bulk import train as learn
 
     how = _options(session, jobs, person, prior=prior)
     with progress_bar("learning") as bar:
@@ -127,7 +126,7 @@ def train(
 
 
 def _options(session: CliSession, jobs: int, person: str, *, prior: bool) -> TrainingOptions:
-    from spamnb.service.training.trainer import TrainingOptions
+    from spamnb.engine.bulk import TrainingOptions
 
     settings, source = session.settings, _source(session, person)
     limit = settings.store.limit_bytes
@@ -138,7 +137,7 @@ def _source(session: CliSession, person: str) -> Source:
     """Return who trains: this user, or the person that the mail is for."""
     if not person:
         return session.source()
-    from spamnb.core.persons.names import named_person
+    from spamnb.policy.recipients import named_person
 
     name = named_person(session.persons, person)
     with session.open(readonly=True) as model:
@@ -155,9 +154,9 @@ def _through(
     show: Callable[[Progress], None],
 ) -> Summary:
     """Train through the daemon; a missing model is created here, and the daemon reloads it."""
-    from spamnb.endpoints.control.protocol import ControlClient
-    from spamnb.endpoints.control.training_client import send
-    from spamnb.service.engine.filter import Filter
+    from spamnb.engine.filter import Filter
+    from spamnb.operations.protocol import ControlClient
+    from spamnb.operations.training_client import send
 
     (daemon, person), (recipe, prior) = reached, new
     if daemon.role != "admin":
@@ -221,7 +220,7 @@ def _recipe(
     """Return the recipe of a new model; None if there is a model and it fits the options."""
     there = _recipe_there(session.home)
     if there is None:
-        from spamnb.service.engine.filter import new_recipe
+        from spamnb.engine.filter import new_recipe
 
         model = session.settings.model
         labels = _labels(session.settings.labels, [label for label, _ in sources])
@@ -262,9 +261,9 @@ def _chosen(
     session: CliSession, sources: list[tuple[str, MailSource]], jobs: int
 ) -> dict[str, float]:
     """Choose the thresholds on the trained messages, and store them beside the model."""
-    from spamnb.lab import label_thresholds
-    from spamnb.lab.multiclass import choose_thresholds
-    from spamnb.service.training.worker_pool import cores
+    from spamnb.engine.bulk import cores
+    from spamnb.lab import labels as label_thresholds
+    from spamnb.lab.labels import choose_thresholds
 
     recipe = _recipe_there(session.home)
     assert recipe is not None, "it was trained a moment ago"
@@ -281,14 +280,13 @@ def _expected(
     session: CliSession, sources: list[tuple[str, MailSource]], jobs: int, *, prior: bool
 ) -> Expectation | None:
     """Return what to expect of mail like this, and store the scores that say so."""
-    from spamnb.cli.daemon_client import asking, source_fields
-    from spamnb.lab.expectation import FEWEST, MOST, expect
-    from spamnb.lab.sources import read_each, shuffled
-    from spamnb.lab.trial import Options
-    from spamnb.service.engine.site_scores import has_threshold
-    from spamnb.service.maintenance.prior import shipped_prior
-    from spamnb.service.training.sources import spans
-    from spamnb.service.training.worker_pool import cores
+    from spamnb.cli.session import asking, source_fields
+    from spamnb.engine.bulk import cores
+    from spamnb.engine.mailboxes import spans
+    from spamnb.engine.prior import shipped_prior
+    from spamnb.engine.site_scores import has_threshold
+    from spamnb.lab.decisions import FEWEST, MOST, expect
+    from spamnb.lab.runs import Options, read_each, shuffled
 
     recipe, settings = _recipe_there(session.home), session.settings
     assert recipe is not None, "it was trained a moment ago"
@@ -317,7 +315,7 @@ def _expected(
 
 
 def _recipe_there(home: Path) -> Recipe | None:
-    from spamnb.store.lmdb.store import open_store
+    from spamnb.store.model_store import open_store
 
     try:
         store = open_store(home, readonly=True)

@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spamnb.cli.daemon_client import refuse_while_served
-from spamnb.cli.help import command
-from spamnb.cli.loss_bound import store_loss_bound
+from spamnb.cli.evaluate_streams import store_loss_bound
+from spamnb.cli.main import command
 from spamnb.cli.printing import progress_bar, say, say_json, table, warn
-from spamnb.cli.session import CliSession, pass_session
+from spamnb.cli.session import CliSession, pass_session, refuse_while_served
 from spamnb.errors import StoreMissingError
 
 if TYPE_CHECKING:
-    from spamnb.core.model.costs import Costs
-    from spamnb.core.model.events import Recipe
-    from spamnb.lab.tune import SearchOptions, Tuning
+    from spamnb.lab.evaluate import SearchOptions, Tuning
+    from spamnb.model.costs import Costs
+    from spamnb.model.events import Recipe
 
 EXAMPLES = """
 spamnb tune ham/ spam/                   search, and report the gain
@@ -76,7 +75,7 @@ def tune(
     a model is created, and the costs do not change scores, so neither is searched; `spamnb evaluate
     --apply` finds the costs for ham_loss.one_in.
     """
-    from spamnb.lab.tune import SearchOptions
+    from spamnb.lab.evaluate import SearchOptions
 
     if applied:
         refuse_while_served(session, "tune --apply")
@@ -109,10 +108,9 @@ def _searched(
     search: SearchOptions,
     recipe: Recipe | None,
 ) -> Tuning:
-    from spamnb.lab import tune as service
-    from spamnb.lab.sources import ordered, read_each
-    from spamnb.lab.trial import Options
-    from spamnb.service.training.worker_pool import cores
+    from spamnb.engine.bulk import cores
+    from spamnb.lab import evaluate as service
+    from spamnb.lab.runs import Options, ordered, read_each
 
     order, seed, max_messages, jobs = how
     recipe = recipe or _recipe_or_none(session)
@@ -142,7 +140,7 @@ def _recipe_or_none(session: CliSession) -> Recipe | None:
 
 
 def _show(found: Tuning, costs: Costs) -> None:
-    from spamnb.lab.html_report import loss_bound_text
+    from spamnb.lab.report import loss_bound_text
 
     say(f"{found.tries} sets of constants tried on {found.searched} messages, the best one "
         f"confirmed on {found.held_back} others")  # fmt: skip
@@ -174,9 +172,9 @@ def _apply(ctx: click.Context, session: CliSession, found: Tuning) -> None:
     if not found.confirmed:
         warn("nothing was changed")
         ctx.exit(1)
-    from spamnb.service.maintenance import rewind
-    from spamnb.service.maintenance.cost_file import FILE
-    from spamnb.service.maintenance.event_filter import RelearnFilter
+    from spamnb.engine.event_filter import RelearnFilter
+    from spamnb.maintenance import rewind
+    from spamnb.maintenance.home_files import FILE
 
     with session.whole_model():
         done = rewind.relearn(

@@ -11,10 +11,10 @@ import signal
 import sys
 from importlib import import_module
 
-from spamnb.daemon.processes.channel import ChildChannel
-from spamnb.daemon.processes.privileges import die_with_parent
-from spamnb.daemon.processes.shared_state import SharedState
-from spamnb.service.interpreter import lower_priority
+from spamnb.daemon.shared import SharedState
+from spamnb.daemon.start import die_with_parent
+from spamnb.daemon.supervisor import ChildChannel
+from spamnb.telemetry import lower_priority
 
 _NICE = {"console": 15}
 """Roles with less priority than the mail: a process at nice 15 gets 36 parts of processor time for

@@ -1,4 +1,9 @@
-"""Convert settings to the parameters of listeners, model sessions and scanners. Pure."""
+"""Make the parts of the daemon from the settings.
+
+Convert settings to the parameters of listeners, model sessions and scanners. Pure.
+
+The names of persons for a running process, which keeps the old names if new ones are invalid.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +14,23 @@ from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spamnb.core.persons.names import PersonNames
-from spamnb.core.policy.actions import ActionPolicy, Fallbacks
-from spamnb.endpoints.control.server import Roles
-from spamnb.endpoints.milter.params import MilterParams
-from spamnb.endpoints.net.address import Address
-from spamnb.endpoints.net.networks import NetworkSet
-from spamnb.endpoints.scanner.params import MOST_BYTES, ScannerParams
-from spamnb.endpoints.smtp.relay.params import Limits, ListenerParams, RelayPolicy
-from spamnb.errors import BugError
-from spamnb.service.admin.request import user_id
-from spamnb.service.admin.tokens import TokenFile
-from spamnb.service.engine.clock import now_us
-from spamnb.service.scanning.model_session import SessionConfig
-from spamnb.service.scanning.scanner import ScanPolicy
-from spamnb.service.scanning.types import ScanOptions
+from spamnb.errors import BugError, SettingsError
+from spamnb.milter.session import MilterParams
+from spamnb.net.address import Address, NetworkSet
+from spamnb.operations.logins import TokenFile
+from spamnb.operations.request import user_id
+from spamnb.operations.socket import Roles
+from spamnb.policy.actions import ActionPolicy, Fallbacks
+from spamnb.policy.recipients import PersonNames
+from spamnb.scan.judge import SessionConfig
+from spamnb.scan.scanner import ScanPolicy
+from spamnb.scan.values import ScanOptions
+from spamnb.scanner.request import MOST_BYTES, ScannerParams
 from spamnb.settings import Settings
-from spamnb.settings.local_domains import served_of
-from spamnb.settings.persons import recipient_costs
+from spamnb.settings.persons import person_names, recipient_costs, served_of
 from spamnb.settings.schema import ListenerSettings
+from spamnb.settings.values import Limits, ListenerParams, RelayPolicy
+from spamnb.telemetry import Log, now_us
 
 
 class WorkerShare(NamedTuple):
@@ -165,3 +168,15 @@ def _is_lmtp(address: str) -> bool:
 def _of(common: type, whole: object) -> dict[str, Any]:
     """Return those fields of `whole` that the class `common` has too."""
     return {field.name: getattr(whole, field.name) for field in fields(common)}
+
+
+def load_names(
+    settings: Settings, log: Log, before: PersonNames | None = None
+) -> PersonNames | None:
+    """Return the names by the settings; `before` if the alias file cannot be used."""
+    try:
+        return person_names(settings)
+    except SettingsError as error:
+        record: dict[str, object] = {"event": "aliases of persons not loaded", "level": "error"}
+        log(record | {"error": str(error), "hint": error.hint})
+        return before

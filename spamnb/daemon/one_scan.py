@@ -15,22 +15,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from spamnb.daemon.configure import WorkerShare, plan_of, policy_of, scanner_params_of
-from spamnb.daemon.person_names import load_names
-from spamnb.endpoints.net.networks import UNIX
-from spamnb.endpoints.net.scan_actions import CloseConnection, SendBytes, StartScan
-from spamnb.endpoints.scanner.session import ScannerSession
-from spamnb.endpoints.scanner.teaching import PeerIdentity
-from spamnb.service.admin.bypass import bypass_is_on
-from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
-from spamnb.service.scanning.model_session import ModelSession, scan_to_json
-from spamnb.service.scanning.quarantine import Quarantine
-from spamnb.service.scanning.scanner import Scanner, ScannerDeps
-from spamnb.service.scanning.types import Notes
-from spamnb.service.telemetry.log import Log
-from spamnb.service.telemetry.metrics import Meters
+from spamnb.daemon.configure import WorkerShare, load_names, plan_of, policy_of, scanner_params_of
+from spamnb.net.actions import CloseConnection, SendBytes, StartScan
+from spamnb.net.address import UNIX
+from spamnb.operations.request import bypass_is_on
+from spamnb.scan.access_lists import AccessLists, RuleFiles
+from spamnb.scan.judge import ModelSession, scan_to_json
+from spamnb.scan.quarantine import Quarantine
+from spamnb.scan.scanner import Scanner, ScannerDeps
+from spamnb.scan.values import Notes
+from spamnb.scanner.request import PeerIdentity
+from spamnb.scanner.session import ScannerSession
 from spamnb.settings import Settings
 from spamnb.settings.schema import ListenerSettings
+from spamnb.telemetry import Log, Meters
 
 _RECEIVE_BYTES: Final = 65_536
 

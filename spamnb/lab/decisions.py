@@ -1,4 +1,10 @@
-"""What users see of a filter: how much spam is filed, how much ham, and what they have to correct.
+"""Evaluate decisions on streams, beside bogofilter, and what to expect of a training.
+
+bogofilter with a new word list and its default settings, to compare with.
+
+Failure: UserError if the program fails.
+
+What users see of a filter: how much spam is filed, how much ham, and what they have to correct.
 
 Messages come one after the other, on a simulated clock. Each is judged as the daemon judges it: by
 the threshold that the mail of the site has set so far (`core.model.site_threshold`), and at most as
@@ -7,34 +13,88 @@ the wrong and unsure verdicts, with `full` a share of all messages is taught; la
 A message without a label settles as it does in the daemon. bogofilter is judged by the same rules.
 
 Failure: UserError for a wrong share, or if bogofilter fails.
+
+What to expect of a model that was trained with sorted mail, by cross-validation on that mail.
+
+The scores of messages that their model did not learn are the first ones that set the threshold of
+the site (`core.model.site_threshold`), before there are verdicts. How many messages would have been
+filed is counted with the threshold of the other folds, so no message decides on itself. Must not
+know terminals or stores.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from spamnb.core.model.costs import BINARY, Costs, Decision
-from spamnb.core.model.events import Ints
-from spamnb.core.model.site_threshold import (
+from spamnb.engine.filter import ONE_IN
+from spamnb.errors import UserError
+from spamnb.lab.runs import FOLDS, Labelled, Options, Samples, Trial, read_samples, run
+from spamnb.lab.statistics import Bools, auc, calibration_error
+from spamnb.model.costs import BINARY, Costs, Decision
+from spamnb.model.events import Ints
+from spamnb.model.smoothing import Floats
+from spamnb.model.verdict import (
+    BINS,
+    NO_SCORES,
     SHIPPED,
     ScoreCounts,
     ScoredMessage,
+    bin_of,
     count_scores,
     decide_stretched,
     site_threshold,
     stretched,
 )
-from spamnb.core.policy.actions import LEAST_MESSAGES, limit_while_untrained
-from spamnb.lab import bogofilter
-from spamnb.lab.statistics.metrics import Bools, auc, calibration_error
-from spamnb.lab.trial import Labelled, Options, Samples, Trial, read_samples
-from spamnb.service.engine.filter import ONE_IN
+from spamnb.policy.actions import LEAST_MESSAGES, limit_while_untrained
+
+HAM, SPAM = 0.45, 0.99
+"""by default, a message is ham up to the first and spam from the second probability on"""
+_UNTRAINED = 0.5
+
+
+def is_installed() -> bool:
+    """Return whether the program is in the path."""
+    return shutil.which("bogofilter") is not None
+
+
+class Bogofilter:
+    """bogofilter with its word list in a folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._environment = dict(os.environ, HOME=folder)
+        self._command = ["bogofilter", "-C", "-d", folder]
+        self._trained = False
+
+    def _run(self, option: str, raw: bytes) -> bytes:
+        done = subprocess.run(  # noqa: S603 - the program that the user wants to compare with
+            [*self._command, option],
+            input=raw,
+            capture_output=True,
+            env=self._environment,
+            check=False,
+        )
+        if done.returncode > 2:
+            raise UserError(f"bogofilter: {done.stderr.decode(errors='replace').strip()}")
+        return done.stdout
+
+    def score(self, raw: bytes) -> float:
+        """Return the probability of spam; 0.5 before the first training."""
+        return float(self._run("-TT", raw).split()[-1]) if self._trained else _UNTRAINED
+
+    def learn(self, raw: bytes, *, spam: bool) -> None:
+        """Learn one message."""
+        self._run("-s" if spam else "-n", raw)
+        self._trained = True
+
 
 Teaching = Literal["errors", "full"]
 _FIRST = (100, 300)
@@ -150,7 +210,7 @@ def play(
 def play_bogofilter(raws: Sequence[bytes], truth: Ints, site: Site) -> DecisionFigures:
     """Return the figures of bogofilter, with its default settings."""
     with tempfile.TemporaryDirectory() as folder:
-        judge = _BogofilterJudge(raws, truth, bogofilter.Bogofilter(folder))
+        judge = _BogofilterJudge(raws, truth, Bogofilter(folder))
         return _played("bogofilter", judge, truth, site)
 
 
@@ -260,18 +320,102 @@ class _SpamnbJudge:
 class _BogofilterJudge:
     """bogofilter: unsure between its two thresholds."""
 
-    def __init__(self, raws: Sequence[bytes], truth: Ints, program: bogofilter.Bogofilter) -> None:
+    def __init__(self, raws: Sequence[bytes], truth: Ints, program: Bogofilter) -> None:
         self._raws, self._truth, self._program = raws, truth.tolist(), program
 
     def judge(self, index: int, now_us: int) -> ScoredDecision:  # noqa: ARG002 - the protocol's signature
         p = self._program.score(self._raws[index])
         bounded = min(max(p, 1e-9), 1 - 1e-9)
         decision: Decision = "unsure"
-        if p >= bogofilter.SPAM:
+        if p >= SPAM:
             decision = "junk"
-        elif p <= bogofilter.HAM:
+        elif p <= HAM:
             decision = "deliver"
         return ScoredDecision(float(np.log(bounded / (1 - bounded))), SHIPPED, decision)
 
     def teach(self, index: int, now_us: int) -> None:  # noqa: ARG002 - the protocol's signature
         self._program.learn(self._raws[index], spam=self._truth[index] == 1)
+
+
+MOST = 4000
+"""messages that are judged; of more mail so many are drawn"""
+FEWEST = 20
+"""messages of each label; of fewer nothing can be said"""
+_FILED_TEXT = ("junk", "reject")
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """How much of the mail would have been filed as junk, and the scores that say so."""
+
+    ham: int
+    spam: int
+    ham_filed: int
+    spam_filed: int
+    threshold: float
+    """the junk threshold of the trained model, in nats"""
+    counts: ScoreCounts
+
+    def as_dict(self) -> dict[str, object]:
+        """Return what `train --json` shows."""
+        plain = asdict(self)
+        del plain["counts"]
+        return plain
+
+    def __str__(self) -> str:
+        """Return the sentence that `train` shows."""
+        ham = f"{self.ham_filed:,}" if self.ham_filed else "none"
+        return (
+            f"of your {self.spam:,} spam {self.spam_filed:,} would have been filed as junk, of "
+            f"{self.ham:,} ham {ham} (cross-validation; junk from {self.threshold:.2f} nats on)"
+        )
+
+
+def expect(messages: Iterable[Labelled], options: Options, one_in: int) -> Expectation | None:
+    """Return what to expect of a model of these messages; None if a label has too few of them.
+
+    `one_in`: the target of the threshold of the site; 0: the threshold is the shipped one.
+    """
+    samples = _distinct(read_samples(messages, options))
+    spam = samples.truth == 1
+    if not min(spam.sum(), (~spam).sum()) >= FEWEST:
+        return None
+    z = run(samples, replace(options, protocol="folds")).z
+    odds = z[:, 1] - z[:, 0]
+    taught = int(min(spam.sum(), (~spam).sum()))
+    costs, folds = options.costs or Costs(), np.arange(len(odds)) % FOLDS
+    filed = np.zeros(len(odds), bool)
+    for fold in range(FOLDS):
+        others = folds != fold
+        threshold = _threshold(_counts(odds[others], spam[others]), taught, one_in)
+        for index in np.flatnonzero(~others).tolist():
+            shown = stretched(float(odds[index]), threshold)
+            filed[index] = decide_stretched(shown, threshold, costs) in _FILED_TEXT
+    counts = _counts(odds, spam)
+    return Expectation(
+        ham=int((~spam).sum()),
+        spam=int(spam.sum()),
+        ham_filed=int((filed & ~spam).sum()),
+        spam_filed=int((filed & spam).sum()),
+        threshold=_threshold(counts, taught, one_in),
+        counts=counts,
+    )
+
+
+def _distinct(samples: Samples) -> Samples:
+    """Return each message once: a copy in another fold would be scored by a model that knows it."""
+    first: dict[bytes, int] = {}
+    for index, sample in enumerate(samples.items):
+        first.setdefault(sample.example.digest, index)
+    kept = list(first.values())
+    return Samples([samples.items[index] for index in kept], samples.truth[kept])
+
+
+def _threshold(counts: ScoreCounts, taught: int, one_in: int) -> float:
+    return site_threshold(NO_SCORES, taught, one_in, counts) if one_in else SHIPPED
+
+
+def _counts(odds: Floats, spam: Bools) -> ScoreCounts:
+    steps = np.array([bin_of(score) for score in odds.tolist()], np.int64)
+    ham, junk = (np.bincount(steps[side], minlength=BINS).tolist() for side in (~spam, spam))
+    return NO_SCORES._replace(ham=tuple(ham), spam=tuple(junk))

@@ -1,7 +1,7 @@
 """Read the settings from a TOML file, the environment and flags into frozen values.
 
 `table` describes every setting, `schema` holds the values and defaults. Later sources override
-earlier ones: defaults, costs in the home (`service/maintenance/cost_file.py`), the file, the
+earlier ones: defaults, costs in the home (`maintenance/home_files.py`), the file, the
 environment (`SPAMNB_STORE_LIMIT_BYTES` is `store.limit_bytes`), flags.
 Must not import commands, stores or mail.
 
@@ -23,14 +23,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from spamnb.core.model.costs import Costs, junk_from
 from spamnb.errors import SettingsError
-from spamnb.service.maintenance.cost_file import FILE as COSTS_FILE
-from spamnb.service.maintenance.cost_file import read_costs, read_stored
+from spamnb.maintenance.home_files import FILE as COSTS_FILE
+from spamnb.maintenance.home_files import read_costs, read_stored
+from spamnb.model.costs import Costs, junk_from
 from spamnb.settings.own_costs import CostSettings
 from spamnb.settings.schema import MEMBERS, SECTIONS, VERSION, Settings
-from spamnb.settings.setting import MASKED, PREFIX, Setting, toml_of
 from spamnb.settings.table import BY_NAME, BY_VARIABLE, FAMILIES, SETTINGS, setting_of
+from spamnb.settings.types import MASKED, PREFIX, Setting, toml_of
 
 __all__ = [
     "DEFAULT_FILE",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
-from spamnb.core.model.costs import DECISIONS, Costs, Pair
-from spamnb.core.policy.actions import ActionMap
+from spamnb.model.costs import DECISIONS, Costs, Pair
+from spamnb.policy.actions import ActionMap
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,23 +11,29 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.model.costs import Costs
-from spamnb.core.policy.actions import ActionMap, Fallbacks
-from spamnb.endpoints.console.digest.plan import DigestPlan, digest_plan
-from spamnb.endpoints.console.webhooks.params import WebhookParams
-from spamnb.endpoints.fleet.params import FleetParams
-from spamnb.endpoints.imap.params import ImapParams
-from spamnb.endpoints.net.address import Address
-from spamnb.endpoints.net.networks import LOOPBACK
-from spamnb.endpoints.smtp.delivery.params import DeliveryParams
-from spamnb.endpoints.smtp.relay.params import Limits, RelayPolicy, Timeouts
 from spamnb.errors import SettingsError, UserError
-from spamnb.service.limits import QuarantineLimits, ReviewLimits, SpoolLimits, TeachingRules
-from spamnb.service.scanning.quarantined import UsersRelease
-from spamnb.service.scanning.types import ScanOptions
+from spamnb.mail.envelope import LocalHosts
+from spamnb.model.costs import Costs
+from spamnb.net.address import LOOPBACK, Address
+from spamnb.policy.actions import ActionMap, Fallbacks
+from spamnb.scan.values import ScanOptions, UsersRelease
 from spamnb.settings.own_costs import CostSettings, DomainSettings
-from spamnb.store.history.limits import HistoryLimits
+from spamnb.settings.values import (
+    DeliveryParams,
+    DigestPlan,
+    FleetParams,
+    HistoryLimits,
+    ImapParams,
+    Limits,
+    QuarantineLimits,
+    RelayPolicy,
+    ReviewLimits,
+    SpoolLimits,
+    TeachingRules,
+    Timeouts,
+    WebhookParams,
+    digest_plan,
+)
 
 VERSION = 1
 """The version of the settings. A release that changes the meaning of a setting raises it."""
@@ -254,7 +260,7 @@ def console_settings(**given: Any) -> ConsoleSettings:
 def trial_settings(ask: str = "", share: float = 0.05) -> TrialSettings:
     """Return the section; raise if no filter has this name."""
     if ask:
-        from spamnb.endpoints.other_filters.ask import asker_of  # noqa: PLC0415 - rarely
+        from spamnb.scan.other_filters import asker_of  # noqa: PLC0415 - rarely
 
         try:
             asker_of(ask)

@@ -36,12 +36,11 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from spamnb.core.features.extract import Words
-from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals
-from spamnb.core.persons.corrections import FilledPlaces, PersonalCorrections
-from spamnb.core.policy.senders import SenderList
-from spamnb.store.fleet.position import FleetPosition
-from spamnb.store.fleet.row_sums import RowSums
+from spamnb.model.events import Event, Ids, Recipe, Records, Totals
+from spamnb.model.features import Words
+from spamnb.model.persons import FilledPlaces, PersonalCorrections
+from spamnb.policy.senders import SenderList
+from spamnb.store.row_sums import FleetPosition, RowSums
 
 Result = TypeVar("Result")
 

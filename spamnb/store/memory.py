@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from spamnb.core.features.extract import Words
-from spamnb.core.model.events import (
+from spamnb.errors import BugError
+from spamnb.model.events import (
     NO_LABEL,
     Event,
     EventKind,
@@ -32,18 +32,27 @@ from spamnb.core.model.events import (
     label_key,
     person_of_key,
 )
-from spamnb.core.persons.corrections import FilledPlaces, PersonalCorrections, filled_places
-from spamnb.core.persons.rows import PersonalRows
-from spamnb.core.policy.senders import SenderList
-from spamnb.errors import BugError
-from spamnb.store.apply_events import apply_event, event_ids, first_totals, older
+from spamnb.model.features import Words
+from spamnb.model.persons import (
+    FilledPlaces,
+    PersonalCorrections,
+    PersonalRows,
+    filled_places,
+)
+from spamnb.policy.senders import SenderList
+from spamnb.store.codec import empty_rows, no_records
 from spamnb.store.contract import MessageState, ReadView, Word, WriteView, unpacked
-from spamnb.store.fleet.position import FleetPosition, refuse_apart
-from spamnb.store.fleet.row_sums import RowSums
-from spamnb.store.fleet.weights import scan_sums
-from spamnb.store.journal import MOST_DIGESTS, count_labels
-from spamnb.store.rows.codec import empty_rows, no_records
-from spamnb.store.rows.personal_codec import encode_personal
+from spamnb.store.journal import (
+    MOST_DIGESTS,
+    apply_event,
+    count_labels,
+    event_ids,
+    first_totals,
+    older,
+)
+from spamnb.store.person_tables import encode_personal
+from spamnb.store.row_sums import FleetPosition, RowSums, refuse_apart
+from spamnb.store.weights import scan_sums
 
 _BLOCK = 16_384
 _TABLES = (

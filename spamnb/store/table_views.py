@@ -21,20 +21,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.features.extract import Words
-from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals
-from spamnb.core.model.training_rows import TrainingRows
-from spamnb.core.persons.corrections import FilledPlaces, PersonalCorrections, filled_places
-from spamnb.core.persons.rows import PersonalRows
-from spamnb.core.policy.senders import SenderList
 from spamnb.errors import BugError, StoreDamagedError
-from spamnb.store.apply_events import event_ids, first_totals, older
-from spamnb.store.contract import MessageState, Word, packed
-from spamnb.store.fleet.position import FleetPosition, refuse_apart
-from spamnb.store.fleet.row_sums import RowSums
-from spamnb.store.fleet.weights import scan_sums, weights_for
-from spamnb.store.journal import Index, Journal, Pages, count_labels
-from spamnb.store.rows.codec import (
+from spamnb.model.events import Event, Ids, Recipe, Records, Totals
+from spamnb.model.features import Words
+from spamnb.model.persons import (
+    FilledPlaces,
+    PersonalCorrections,
+    PersonalRows,
+    filled_places,
+)
+from spamnb.model.training_rows import TrainingRows
+from spamnb.policy.senders import SenderList
+from spamnb.store.codec import (
     Rows,
     RowSet,
     decode_totals,
@@ -45,12 +43,24 @@ from spamnb.store.rows.codec import (
     row_type,
     to_rows,
 )
-from spamnb.store.rows.logged_rows import LOG_KEY, LoggedRows, LogState, RowCache
-from spamnb.store.rows.personal_table import BASE, LIVE, PersonalTable
-from spamnb.store.rows.segments import Places, Segments, bits_for, encode, key_of
-from spamnb.store.rows.sender_table import SenderTable
-from spamnb.store.rows.table import Table
-from spamnb.store.rows.vocabulary import BucketLayout, Vocabulary
+from spamnb.store.contract import MessageState, Word, packed
+from spamnb.store.journal import Index, Journal, Pages, count_labels, event_ids, first_totals, older
+from spamnb.store.person_tables import BASE, LIVE, PersonalTable, SenderTable
+from spamnb.store.row_sums import FleetPosition, RowSums, refuse_apart
+from spamnb.store.rows import (
+    LOG_KEY,
+    LoggedRows,
+    LogState,
+    Places,
+    RowCache,
+    Segments,
+    Table,
+    bits_for,
+    encode,
+    key_of,
+)
+from spamnb.store.vocabulary import BucketLayout, Vocabulary
+from spamnb.store.weights import scan_sums, weights_for
 
 FORMAT = 5
 """of the whole store; increased when the meaning of any table or the features of mail change"""

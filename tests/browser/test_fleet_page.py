@@ -7,7 +7,7 @@ from support.console import Api, token, trained_home
 from support.valkey_server import ValkeyServer, needs_valkey
 from support.waiting import until
 
-from spamnb.store.fleet.fleet_log import START, Beat
+from spamnb.fleet.log import START, Beat
 
 pytestmark = needs_valkey
 OTHER = Beat("mx2", "i", 3, START, "fedcba9876543210", 1, "0.9", 0, waiting=7)

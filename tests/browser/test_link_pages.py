@@ -9,7 +9,7 @@ from support.console import Api, token, trained_home
 from support.daemon import send
 from support.sink import Sink
 
-from spamnb.endpoints.console.digest.signed_links import LIFE_S, SignedLink, SignedLinks
+from spamnb.console.site import LIFE_S, SignedLink, SignedLinks
 
 MORE = """
 [quarantine]

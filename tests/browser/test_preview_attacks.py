@@ -11,8 +11,7 @@ from support.html_attacks import AT_ONCE, PRESSED
 from support.html_mutations import MUTATIONS, PRESSED_MUTATIONS
 from support.waiting import LIMIT_S
 
-from spamnb.endpoints.console.preview.document import HEADERS, preview
-from spamnb.endpoints.console.preview.html_cleaner import safe_target
+from spamnb.console.preview import HEADERS, preview, safe_target
 
 WHERE = "https://preview.test/"
 HTML = "text/html; charset=utf-8"

@@ -5,7 +5,7 @@ import signal
 
 from support.browser import pages, window
 
-from spamnb.service.engine.filter import Filter
+from spamnb.engine.filter import Filter
 
 
 def test_an_empty_store_has_pages(browser, tmp_path):

@@ -5,8 +5,8 @@ from support.browser import PHONE, Site, pages, window
 from support.console import trained_home
 from support.waiting import LIMIT_S
 
-from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.requests import Source
+from spamnb.engine.filter import Filter
+from spamnb.engine.values import Source
 
 
 @pytest.fixture(scope="module")

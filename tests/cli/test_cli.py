@@ -6,7 +6,7 @@ import shutil
 import pytest
 from support.cli import HAM, ONE_HAM, ONE_SPAM, SAMPLE, SPAM, spamnb, undated
 
-from spamnb.service.engine.filter import Filter
+from spamnb.engine.filter import Filter
 
 KEYS = ["path", "id", "label", "probability", "log_odds", "decision", "evidence", "clues"]
 pytestmark = pytest.mark.usefixtures("alone")
@@ -223,7 +223,7 @@ def test_a_bug_under_exit_code_is_75_and_else_70(trained, monkeypatch):
     def broken(*_args, **_more):
         raise ZeroDivisionError("a test's")
 
-    monkeypatch.setattr("spamnb.service.training.bulk_scoring.score_paths", broken)
+    monkeypatch.setattr("spamnb.engine.bulk.score_paths", broken)
     done = spamnb(trained, "score", ONE_HAM)
     assert done.code == 70
     assert done.err.startswith("spamnb: ZeroDivisionError: a test's - this is a bug")
@@ -239,7 +239,7 @@ def test_an_interrupt_is_one_whatever_it_breaks(trained, monkeypatch):
         finally:
             raise BufferError("closed too early")  # what mmap does
 
-    monkeypatch.setattr("spamnb.service.training.bulk_scoring.score_paths", broken)
+    monkeypatch.setattr("spamnb.engine.bulk.score_paths", broken)
     done = spamnb(trained, "score", ONE_HAM)
     assert (done.code, done.err) == (130, "spamnb: interrupted; all completed training is saved\n")
 

@@ -9,9 +9,9 @@ import pytest
 from support.cli import PROGRAM, SAMPLE, environment, spamnb
 from support.waiting import LIMIT_S
 
-from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.requests import Source
-from spamnb.service.maintenance.doubt import doubts
+from spamnb.engine.filter import Filter
+from spamnb.engine.values import Source
+from spamnb.maintenance.attribution import doubts
 
 pytestmark = pytest.mark.usefixtures("alone")
 

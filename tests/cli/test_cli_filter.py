@@ -16,7 +16,7 @@ from support.filtering import answering, daemon_in, filtered, run_filter, short_
 from support.sink import Sink
 from support.waiting import LIMIT_S
 
-from spamnb.core.policy.verdict_headers import OWN_HEADERS
+from spamnb.policy.headers import OWN_HEADERS
 
 HAM, SPAM = ONE_HAM.read_bytes(), ONE_SPAM.read_bytes()
 CRLF = SPAM.replace(b"\n", b"\r\n")
@@ -283,7 +283,7 @@ def test_with_a_daemon_nothing_heavy_is_imported(served):
     done = run_filter(SPAM, home=served, program=program)
     assert done.code == 0
     loaded = {line.rpartition("|")[2].strip() for line in done.err.splitlines()}
-    assert "spamnb.endpoints.net.scan_client" in loaded
+    assert "spamnb.net.clients" in loaded
     heavy = {"numpy", "lmdb", "aiosmtpd", "asyncio", "rich", "regex", "selectolax", "http.client"}
     assert loaded & heavy == set()
 

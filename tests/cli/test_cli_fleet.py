@@ -8,8 +8,8 @@ from support.cli import ONE_HAM, ONE_SPAM, SAMPLE, spamnb
 from support.fleet import everything
 from support.valkey_server import ValkeyServer, needs_valkey
 
-from spamnb.store.fleet.outbox import Outbox, WaitingQuestion
-from spamnb.store.lmdb.store import open_store
+from spamnb.fleet.outbox import Outbox, WaitingQuestion
+from spamnb.store.model_store import open_store
 
 pytestmark = [pytest.mark.usefixtures("alone"), needs_valkey]
 

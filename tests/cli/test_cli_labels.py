@@ -7,7 +7,7 @@ import pytest
 from support.cli import HAM, SAMPLE, SPAM, spamnb
 from support.daemon import serve
 
-from spamnb.core.model.site_threshold import SHIPPED
+from spamnb.model.verdict import SHIPPED
 
 
 @pytest.fixture

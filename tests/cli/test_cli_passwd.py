@@ -5,7 +5,7 @@ import pty
 
 from support.cli import PROGRAM, environment, program, spamnb
 
-from spamnb.service.admin.logins import Passwords, read_logins
+from spamnb.operations.logins import Passwords, read_logins
 
 
 def test_a_login_is_made_and_works(tmp_path):

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from support.cli import HAM, ONE_HAM, ONE_SPAM, spamnb
 
-from spamnb.endpoints.imap.model import MailboxModel
-from spamnb.service.engine.filter import Filter
-from spamnb.service.limits import TeachingRules
-from spamnb.service.scanning.model_session import ModelSession, SessionConfig
+from spamnb.engine.filter import Filter
+from spamnb.imap.sync import MailboxModel
+from spamnb.scan.judge import ModelSession, SessionConfig
 from spamnb.settings import load
 from spamnb.settings.persons import person_names
+from spamnb.settings.values import TeachingRules
 
 pytestmark = pytest.mark.usefixtures("alone")
 

@@ -10,8 +10,8 @@ import pytest
 from support.cli import ONE_SPAM, PROGRAM, environment, spamnb
 from support.waiting import LIMIT_S
 
-from spamnb.core.mail.envelope import Envelope
-from spamnb.service.scanning.quarantine import Quarantine
+from spamnb.mail.envelope import Envelope
+from spamnb.scan.quarantine import Quarantine
 
 pytestmark = pytest.mark.usefixtures("alone")
 RAW = ONE_SPAM.read_bytes()

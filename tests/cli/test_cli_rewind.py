@@ -9,8 +9,8 @@ import pytest
 from support.cli import ONE_HAM, PROGRAM, SAMPLE, environment, spamnb, undated
 from support.waiting import LIMIT_S
 
-from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.requests import Source
+from spamnb.engine.filter import Filter
+from spamnb.engine.values import Source
 
 pytestmark = pytest.mark.usefixtures("alone")
 

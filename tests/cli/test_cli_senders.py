@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.cli import ONE_HAM, ONE_SPAM, spamnb
 
-from spamnb.service.engine.filter import Filter
+from spamnb.engine.filter import Filter
 
 pytestmark = pytest.mark.usefixtures("alone")
 

@@ -47,7 +47,7 @@ def test_check_finds_a_sound_store_sound(trained):
 
 def test_check_tells_each_contradiction_and_exits_1(home):
     """A number that the journal does not explain is found."""
-    from spamnb.store.lmdb.store import open_store
+    from spamnb.store.model_store import open_store
 
     store = open_store(home)
     with store.write() as view:

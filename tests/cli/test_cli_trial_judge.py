@@ -9,9 +9,9 @@ import pytest
 from support.cli import PROGRAM, SAMPLE, environment, spamnb
 from support.waiting import LIMIT_S
 
-from spamnb.service.engine.clock import now_us
-from spamnb.service.engine.filter import Filter
-from spamnb.store.history.entry import HistoryEntry
+from spamnb.engine.filter import Filter
+from spamnb.records.verdicts import HistoryEntry
+from spamnb.telemetry import now_us
 
 pytestmark = pytest.mark.usefixtures("alone")
 

@@ -7,8 +7,8 @@ import pytest
 from support.cli import spamnb
 from support.docs_snippets import DOCS
 
-from spamnb.core.model.costs import Costs, thresholds
-from spamnb.core.model.events import Recipe
+from spamnb.model.costs import Costs, thresholds
+from spamnb.model.events import Recipe
 
 TEXT = (DOCS / "how-it-decides.md").read_text("utf-8")
 LEARNT, ASKED = re.findall(r"^```text\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)[:2]

@@ -10,9 +10,9 @@ from support.postgres_server import PostgresServer, needs_postgres
 from support.stores import RECIPE
 from support.valkey_server import ValkeyServer, needs_valkey
 
-from spamnb.store.fleet.memory_log import MemoryLog
-from spamnb.store.lmdb.store import open_store
+from spamnb.fleet.log import MemoryLog
 from spamnb.store.memory import MemoryStore
+from spamnb.store.model_store import open_store
 
 
 @pytest.fixture(params=["memory", "lmdb", "lmdb-small-map"])

@@ -19,11 +19,11 @@ from support.postgres_server import PostgresServer, needs_postgres
 from support.valkey_server import ValkeyServer, needs_valkey
 from support.waiting import LIMIT_S, until
 
-from spamnb.endpoints.fleet.membership import open_log
-from spamnb.endpoints.fleet.params import FleetParams
 from spamnb.errors import FleetError, LogAwayError
-from spamnb.store.fleet.fleet_log import START, Asked, Beat, Draft, Head, LogEntry, Outcome
-from spamnb.store.fleet.position import next_chain
+from spamnb.fleet.log import START, Asked, Beat, Draft, Head, LogEntry, Outcome
+from spamnb.fleet.membership import open_log
+from spamnb.settings.values import FleetParams
+from spamnb.store.row_sums import next_chain
 
 DONE = Outcome.APPENDED
 MANUAL = (Path(__file__).resolve().parents[2] / "docs" / "fleet.md").read_text("utf-8")

@@ -9,8 +9,7 @@ from support.postgres_server import PostgresServer, needs_postgres
 from support.valkey_server import ValkeyServer, needs_valkey
 
 from spamnb.errors import FleetError
-from spamnb.store.fleet.fleet_log import START, Beat, Draft, Head, Outcome
-from spamnb.store.fleet.memory_log import MemoryLog
+from spamnb.fleet.log import START, Beat, Draft, Head, MemoryLog, Outcome
 
 
 class MemoryKeeper:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from support.waiting import LIMIT_S
 
-from spamnb.store.fleet.fleet_log import Asked
+from spamnb.fleet.log import Asked
 
 
 def answering(log, host, count=1):

@@ -24,11 +24,11 @@ from support.stores import (
     word,
 )
 
-from spamnb.core.model.events import NO_LABEL, EventKind, Recipe, Records
 from spamnb.errors import BugError
-from spamnb.store.check import check
+from spamnb.model.events import NO_LABEL, EventKind, Recipe, Records
+from spamnb.store.codec import same_update
 from spamnb.store.contract import MessageState, packed
-from spamnb.store.rows.codec import same_update
+from spamnb.store.maintenance import check
 
 
 class TestRecords:

@@ -23,12 +23,12 @@ from support.stores import (
     word,
 )
 
-from spamnb.core.model.events import NO_LABEL, EventKind, Recipe
-from spamnb.core.model.training_rows import day_of
 from spamnb.errors import BugError, RefusedError, StoreDamagedError
-from spamnb.store.apply_events import apply_event
-from spamnb.store.check import check, named, refold, stale
+from spamnb.model.events import NO_LABEL, EventKind, Recipe
+from spamnb.model.training_rows import day_of
 from spamnb.store.contract import MessageState, packed
+from spamnb.store.journal import apply_event
+from spamnb.store.maintenance import check, named, refold, stale
 
 
 class TestFold:

@@ -20,11 +20,11 @@ from support.stores import (
     update,
 )
 
-from spamnb.core.model.events import NO_LABEL, label_key
-from spamnb.core.persons.corrections import PLACE_BITS, PersonalCorrections, no_corrections
 from spamnb.errors import StoreDamagedError, StoreVersionError
-from spamnb.store.check import check
-from spamnb.store.rows.personal_codec import decode_personal, encode_personal
+from spamnb.model.events import NO_LABEL, label_key
+from spamnb.model.persons import PLACE_BITS, PersonalCorrections, no_corrections
+from spamnb.store.maintenance import check
+from spamnb.store.person_tables import decode_personal, encode_personal
 
 ANN, BOB = 7, (1 << 64) - 1
 

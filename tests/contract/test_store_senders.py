@@ -3,10 +3,10 @@
 import pytest
 from support.stores import HAM, learn, mail, picture, sound
 
-from spamnb.core.policy.senders import ListOwner, SenderList
 from spamnb.errors import StoreDamagedError, StoreVersionError
-from spamnb.store.check import check
-from spamnb.store.rows.sender_table import decode_senders, encode_senders
+from spamnb.policy.senders import ListOwner, SenderList
+from spamnb.store.maintenance import check
+from spamnb.store.person_tables import decode_senders, encode_senders
 
 ANN = ListOwner("person", "ann", 7)
 DOMAIN = ListOwner("domain", "example.org", 7)

@@ -16,12 +16,11 @@ from support.daemon import let_others_enter, send
 from support.sink import Sink
 from support.waiting import LIMIT_S, until
 
-from spamnb.core.model.costs import Costs
-from spamnb.endpoints.console.callers import BURST, OF_USER
-from spamnb.endpoints.console.openapi import in_path
-from spamnb.endpoints.console.table import MOST_JSON_BYTES, OPERATIONS
-from spamnb.service.admin.tokens import OF_SITE, SCOPES
-from spamnb.service.maintenance.cost_file import thresholds_of
+from spamnb.console.site import BURST, OF_USER
+from spamnb.console.table import MOST_JSON_BYTES, OPERATIONS, in_path
+from spamnb.maintenance.home_files import thresholds_of
+from spamnb.model.costs import Costs
+from spamnb.operations.logins import OF_SITE, SCOPES
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 STRANGER = 54321

@@ -13,13 +13,18 @@ from support.daemon import send
 from support.page_client import Rig
 from support.waiting import LIMIT_S, until
 
-from spamnb.endpoints.console.callers import BURST, OF_USER, Callers
-from spamnb.endpoints.console.event_stream import MOST_STREAMS
-from spamnb.endpoints.console.pages.table import PAGES
-from spamnb.endpoints.console.server import MOST_OF_ONE
-from spamnb.endpoints.console.table import OPERATIONS
-from spamnb.service.admin.logins import FailedLogins, Login, hashed, read_logins, write_logins
-from spamnb.service.admin.tokens import TokenFile
+from spamnb.console.pages_http import PAGES
+from spamnb.console.server import MOST_OF_ONE
+from spamnb.console.site import BURST, MOST_STREAMS, OF_USER, Callers
+from spamnb.console.table import OPERATIONS
+from spamnb.operations.logins import (
+    FailedLogins,
+    Login,
+    TokenFile,
+    hashed,
+    read_logins,
+    write_logins,
+)
 
 OPEN = {"health", "me"}
 """operations that need no scope"""

@@ -14,8 +14,8 @@ from support.daemon import send
 from support.sink import Sink
 from support.waiting import until
 
-from spamnb.core.model.costs import Costs, thresholds
-from spamnb.service.telemetry.graphs import PERIODS, growth_in
+from spamnb.model.costs import Costs, thresholds
+from spamnb.operations.figures import PERIODS, growth_in
 
 JUNK = next(one.probability for one in thresholds(Costs()) if one.decision == "junk")
 

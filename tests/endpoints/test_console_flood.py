@@ -5,14 +5,12 @@ import socket
 
 import pytest
 
-from spamnb.endpoints.console.app import ConsoleApp
-from spamnb.endpoints.console.callers import BURST, ApiConnection, Callers
-from spamnb.endpoints.console.http_requests import ConsoleAccess
-from spamnb.endpoints.console.pages.app import ConsoleUsers
-from spamnb.endpoints.console.pages.logins.visitors import Visitors
-from spamnb.endpoints.console.server import ConsoleServer
-from spamnb.service.admin.tokens import TokenFile
-from spamnb.store.sessions import SessionStore
+from spamnb.console.page import Visitors
+from spamnb.console.pages_http import ConsoleUsers
+from spamnb.console.server import ConsoleApp, ConsoleServer
+from spamnb.console.site import BURST, ApiConnection, Callers, ConsoleAccess
+from spamnb.operations.logins import TokenFile
+from spamnb.records.console import SessionStore
 
 BODY = b"Subject: x\r\n\r\n" + b"hello " * 10_000
 

@@ -14,19 +14,18 @@ from support.cli import HAM, SPAM, spamnb
 from support.console import trained_home
 from support.page_client import Rig
 
-from spamnb.endpoints.console.pages.logins.visitors import (
+from spamnb.console.page import (
     IDLE_US,
     LINK_US,
     LONGEST_US,
     PageRights,
     Visitors,
 )
-from spamnb.endpoints.console.pages.table import PAGES
-from spamnb.endpoints.console.problems import ApiError
-from spamnb.service.admin.logins import Cost, Login, hashed, read_logins, write_logins
-from spamnb.store.lmdb.environment import release
-from spamnb.store.lmdb.renewal import share_or_renew
-from spamnb.store.sessions import LoginSession, SessionStore, _hash
+from spamnb.console.pages_http import PAGES
+from spamnb.console.site import ApiError
+from spamnb.operations.logins import Cost, Login, hashed, read_logins, write_logins
+from spamnb.records.console import LoginSession, SessionStore, _hash
+from spamnb.store.model_store import release, share_or_renew
 
 
 @pytest.fixture(scope="module")

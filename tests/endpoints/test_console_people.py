@@ -7,9 +7,9 @@ from support.browser import pages
 from support.console import Api, token, trained_home
 from support.page_client import Rig
 
-from spamnb.endpoints.console.pages.logins.visitors import new_link
-from spamnb.service.engine.clock import now_us
-from spamnb.store.sessions import SessionStore
+from spamnb.console.page import new_link
+from spamnb.records.console import SessionStore
+from spamnb.telemetry import now_us
 
 PATH = "/people"
 

@@ -13,12 +13,16 @@ from support.delivery_agent import certificate
 from support.page_client import Rig
 from support.waiting import until
 
-from spamnb.endpoints.console.callers import ApiConnection, TrustedProxies
-from spamnb.endpoints.console.http_requests import ConsoleAccess, ServedHosts
-from spamnb.endpoints.console.problems import ApiError
-from spamnb.endpoints.net.networks import UNIX, NetworkSet
+from spamnb.console.site import (
+    ApiConnection,
+    ApiError,
+    ConsoleAccess,
+    ServedHosts,
+    TrustedProxies,
+)
 from spamnb.errors import SettingsError
-from spamnb.service.admin.logins import FailedByStrangers
+from spamnb.net.address import UNIX, NetworkSet
+from spamnb.operations.logins import FailedByStrangers
 from spamnb.settings.schema import console_settings
 
 PROXY, STRANGER = "127.9.0.1", "127.8.0.1"

@@ -6,8 +6,7 @@ import pytest
 from starlette.responses import Response
 from support.console import Api, console, token, trained_home
 
-from spamnb.endpoints.console.http_requests import KNOWN_S, RepeatedRequests
-from spamnb.endpoints.console.problems import ApiError
+from spamnb.console.site import KNOWN_S, ApiError, RepeatedRequests
 
 
 class Repeated:
@@ -72,7 +71,7 @@ def test_a_change_that_failed_is_tried_again():
 
 def test_the_keys_of_a_flood_are_bounded(monkeypatch):
     """The oldest is forgotten first."""
-    monkeypatch.setattr("spamnb.endpoints.console.http_requests._MOST_KNOWN", 3)
+    monkeypatch.setattr("spamnb.console.site._MOST_KNOWN", 3)
     repeated = Repeated()
     for number in range(10):
         repeated.send(key=f"k{number}")

@@ -3,8 +3,8 @@
 import pytest
 from support.console import Api, console, token, trained_home
 
-from spamnb.endpoints.console.table import OPERATIONS
-from spamnb.service.admin.tokens import SCOPES
+from spamnb.console.table import OPERATIONS
+from spamnb.operations.logins import SCOPES
 
 schemathesis = pytest.importorskip("schemathesis")
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402

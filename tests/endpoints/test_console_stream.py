@@ -10,9 +10,8 @@ from support.daemon import send
 from support.sink import Sink
 from support.waiting import LIMIT_S
 
-from spamnb.endpoints.console.event_stream import KEPT, MOST_STREAMS, EventHub
-from spamnb.endpoints.console.problems import ApiError
-from spamnb.service.engine.filter import Filter
+from spamnb.console.site import KEPT, MOST_STREAMS, ApiError, EventHub
+from spamnb.engine.filter import Filter
 
 
 class Stream:

@@ -8,11 +8,10 @@ from support.cli import spamnb
 from support.console import trained_home
 from support.page_client import Rig
 
-from spamnb.endpoints.console.pages.logins.visitors import PageRights, Visitors
-from spamnb.endpoints.console.problems import ApiError
-from spamnb.service.admin.logins import read_logins
-from spamnb.service.admin.totp import STEP_S, code_at
-from spamnb.store.sessions import SessionStore
+from spamnb.console.page import PageRights, Visitors
+from spamnb.console.site import ApiError
+from spamnb.operations.logins import STEP_S, code_at, read_logins
+from spamnb.records.console import SessionStore
 
 US = 1_000_000
 

@@ -12,10 +12,10 @@ import pytest
 from support.delivery_agent import MESSAGE, certificate, files, running_agent
 from support.waiting import LIMIT_S
 
-from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.mail.message import read
-from spamnb.endpoints.smtp.delivery import maildir_writer
 from spamnb.errors import SettingsError
+from spamnb.mail.envelope import LocalHosts
+from spamnb.mail.message import read
+from spamnb.smtp import delivery
 
 JUNK = b"X-Spam-Flag: YES\r\nX-Spamnb-Verdict: junk; label=spam; p=0.9987\r\n"
 
@@ -172,9 +172,9 @@ def test_a_full_disk_puts_mail_off(mail, monkeypatch):
                     raise OSError(28, "No space left on device")
                 real(where)
 
-            monkeypatch.setattr(maildir_writer.os, "fsync", sync)
+            monkeypatch.setattr(delivery.os, "fsync", sync)
             assert send(agent, b"bob@x.example", b"carol@x.example") == [b"451 4.3.0"]
-            monkeypatch.setattr(maildir_writer.os, "fsync", real)
+            monkeypatch.setattr(delivery.os, "fsync", real)
             assert files(mail) == []
             assert not list(mail.rglob("tmp/*"))
             assert len(calls) == fails
@@ -182,9 +182,9 @@ def test_a_full_disk_puts_mail_off(mail, monkeypatch):
 
 SERVER = """
 import asyncio, socket, sys
-from spamnb.endpoints.smtp.delivery.params import DeliveryParams
-from spamnb.endpoints.smtp.delivery.ports import AgentDeps, Listener
-from spamnb.endpoints.smtp.delivery.server import Server
+from spamnb.settings.values import DeliveryParams
+from spamnb.smtp.delivery_values import AgentDeps, Listener
+from spamnb.smtp.delivery_session import Server
 async def life():
     sock = socket.create_server(("127.0.0.1", 0))
     await Server(DeliveryParams(root=sys.argv[1]), AgentDeps(None)).listen([Listener(sock)])
@@ -238,9 +238,9 @@ def test_settings_are_renewed_between_transactions(tmp_path, mail):
     """Other settings hold from the next command on; settings that are wrong change nothing."""
     import asyncio
 
-    from spamnb.endpoints.smtp.delivery.params import DeliveryParams
-    from spamnb.endpoints.smtp.delivery.ports import AgentDeps
-    from spamnb.endpoints.smtp.delivery.server import Server
+    from spamnb.settings.values import DeliveryParams
+    from spamnb.smtp.delivery_session import Server
+    from spamnb.smtp.delivery_values import AgentDeps
 
     async def reloaded():
         server = Server(DeliveryParams(root=str(mail)), AgentDeps(lambda _: None))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.delivery_agent import MESSAGE, files, logins, running_agent, sent, start_child
 from support.waiting import LIMIT_S, until
 
-from spamnb.endpoints.smtp.delivery import replies
+from spamnb.smtp import delivery_replies
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def is_greeted(agent):
 
 def test_a_client_that_reads_nothing_is_disconnected(mail, monkeypatch):
     """A client that reads no replies does not keep its connection."""
-    monkeypatch.setattr("spamnb.endpoints.smtp.delivery.session._GOODBYE_S", 0.2)
+    monkeypatch.setattr("spamnb.smtp.delivery_session._GOODBYE_S", 0.2)
     with (
         running_agent(root=str(mail), command_timeout_s=0.3, connections=1) as agent,
         agent.raw() as deaf,
@@ -339,14 +339,14 @@ def _finish(idle, client):
 
 def test_an_internal_error_is_451_and_tells_nothing(agent, monkeypatch):
     """No class name, path or text of an exception is in a reply; the log has an incident."""
-    from spamnb.endpoints.smtp.delivery.delivery import DeliveryAgent
+    from spamnb.smtp.delivery import DeliveryAgent
 
     def broken(*_):
         raise RuntimeError("secret /path")
 
     monkeypatch.setattr(DeliveryAgent, "find", broken)
     with start_child(agent) as client:
-        assert client.ask(b"RCPT TO:<bob@x.example>") == replies.FAULT.encode() + b"\r\n"
+        assert client.ask(b"RCPT TO:<bob@x.example>") == delivery_replies.FAULT.encode() + b"\r\n"
     assert agent.meters.value("faults") == 1
     assert [line["error"] for line in agent.logs] == ["RuntimeError: secret /path"]
     assert agent.logs[0]["incident"]

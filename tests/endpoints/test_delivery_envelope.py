@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.delivery_agent import MESSAGE, files, running_agent, sent, start_child
 
-from spamnb.core.mail.envelope import Client
-from spamnb.endpoints.smtp.delivery import replies
-from spamnb.endpoints.smtp.delivery.params import DeliveryParams
-from spamnb.endpoints.smtp.delivery.recipients import Recipients
-from spamnb.endpoints.smtp.protocol.address_syntax import read_client, read_path
+from spamnb.mail.envelope import Client
+from spamnb.settings.values import DeliveryParams
+from spamnb.smtp import delivery_replies
+from spamnb.smtp.delivery_values import Recipients
+from spamnb.smtp.syntax import read_client, read_path
 
 # -- addresses ------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ def test_guessing_names_costs_no_listing_each(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "listdir", lambda path: listed.append(path) or real(path))
     recipients = Recipients(DeliveryParams(root=str(tmp_path / "root"), mailboxes=2))
     for number in range(10):
-        assert recipients.find(f"guess{number}@x.example") == replies.UNKNOWN_USER
+        assert recipients.find(f"guess{number}@x.example") == delivery_replies.UNKNOWN_USER
     assert len(listed) == 1
     (tmp_path / "root" / "two").rmdir()
     assert not isinstance(recipients.find("three@x.example"), str)

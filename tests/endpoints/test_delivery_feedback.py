@@ -11,13 +11,13 @@ import pytest
 from support.delivery_agent import MESSAGE, files, logins, running_agent
 from support.waiting import LIMIT_S
 
-from spamnb.core.mail.message import read
+from spamnb.engine.filter import Filter
+from spamnb.engine.scoring import score_batches
 from spamnb.errors import PeerError, RefError, StoreBusyError
-from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.scoring import score_batches
-from spamnb.service.feedback.review_queue import ReviewQueue
-from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.types import Answer
+from spamnb.feedback.review import ReviewQueue
+from spamnb.feedback.service import FeedbackService
+from spamnb.feedback.values import Answer
+from spamnb.mail.message import read
 
 SPAM = (
     b"From: s@spam.example\r\nTo: alice@x.example\r\nSubject: Cheap watches\r\n"

@@ -10,7 +10,7 @@ import pytest
 from support.delivery_agent import MESSAGE, certificate, logins, running_agent
 from support.waiting import LIMIT_S
 
-from spamnb.service.admin.logins import FailedLogins, Passwords
+from spamnb.operations.logins import FailedLogins, Passwords
 
 
 @pytest.fixture

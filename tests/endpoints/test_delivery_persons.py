@@ -8,15 +8,14 @@ from support.cli import SAMPLE, spamnb
 from support.delivery_agent import files, running_agent
 from test_delivery_delivery import block, send
 
-from spamnb.core.mail.message import read
-from spamnb.core.persons.names import PersonNames
-from spamnb.core.policy.senders import ListOwner, SenderList
-from spamnb.core.policy.verdict_headers import add_to_message, scanned_fields, unscanned_fields
-from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.requests import Source
-from spamnb.service.scanning.model_session import ModelSession, SessionConfig
-from spamnb.service.scanning.personal_copies import MOST_BYTES, PersonalCopies
-from spamnb.service.telemetry.log import silent
+from spamnb.engine.filter import Filter
+from spamnb.engine.values import Source
+from spamnb.mail.message import read
+from spamnb.policy.headers import add_to_message, scanned_fields, unscanned_fields
+from spamnb.policy.recipients import PersonNames
+from spamnb.policy.senders import ListOwner, SenderList
+from spamnb.scan.judge import MOST_BYTES, ModelSession, PersonalCopies, SessionConfig
+from spamnb.telemetry import silent
 
 DOMAINS = frozenset({"x.example"})
 NAMES = PersonNames("+", DOMAINS, DOMAINS)

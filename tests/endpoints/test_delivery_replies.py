@@ -16,10 +16,10 @@ from test_delivery_feedback import (
     settings,
 )
 
-from spamnb.service.feedback.review_queue import ReviewQueue
-from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.types import Answer
-from spamnb.service.limits import TeachingRules
+from spamnb.feedback.review import ReviewQueue
+from spamnb.feedback.service import FeedbackService
+from spamnb.feedback.values import Answer
+from spamnb.settings.values import TeachingRules
 
 __all__ = ["model", "settings"]
 

@@ -4,11 +4,11 @@ import pytest
 from support.delivery_agent import MESSAGE, files, logins, running_agent
 from test_delivery_feedback import ALICE, NOTHING, SPAM, report, scored, send
 
-from spamnb.core.persons.names import PersonNames
-from spamnb.service.engine.filter import Filter
-from spamnb.service.feedback.review_queue import ReviewQueue
-from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.types import ListTarget
+from spamnb.engine.filter import Filter
+from spamnb.feedback.review import ReviewQueue
+from spamnb.feedback.service import FeedbackService
+from spamnb.feedback.values import ListTarget
+from spamnb.policy.recipients import PersonNames
 
 LISTS = {"wanted": "wanted", "unwanted": "never"}
 

@@ -16,20 +16,21 @@ from support.console import trained_home
 from support.sink import Sink
 from support.waiting import LIMIT_S, until
 
-from spamnb.core.mail.envelope import Envelope
-from spamnb.endpoints.console.digest.mail import MOST, DigestEntry, DigestHead, digest_mail
-from spamnb.endpoints.console.digest.opt_outs import DigestOptOuts
-from spamnb.endpoints.console.digest.plan import DigestPlan, digest_plan
-from spamnb.endpoints.console.digest.rounds import (
+from spamnb.console.digest import (
+    MOST,
     MOST_TRIES,
     RETRY_S,
+    DigestEntry,
+    DigestHead,
     Digests,
     DigestSending,
+    digest_mail,
 )
-from spamnb.endpoints.console.digest.signed_links import SignedLinks
+from spamnb.console.site import DigestOptOuts, SignedLinks
 from spamnb.errors import PeerError, SettingsError
-from spamnb.service.limits import TeachingRules
-from spamnb.service.scanning.quarantine import Quarantine
+from spamnb.mail.envelope import Envelope
+from spamnb.scan.quarantine import Quarantine
+from spamnb.settings.values import DigestPlan, TeachingRules, digest_plan
 
 ALICE, BOB, EVE = "alice@example.org", "bob@example.org", "eve@elsewhere.example"
 DAY_S = 86_400

@@ -9,10 +9,10 @@ from support.imap_client import MOVED, WAYS, begin, handled, places, user_moves,
 from support.imap_server import SAYINGS
 from support.waiting import LIMIT_S, until
 
-from spamnb.endpoints.imap.login import LoginRefusedError
-from spamnb.endpoints.imap.params import ImapTimes
 from spamnb.errors import PeerError, StoreMissingError
-from spamnb.service.scanning.model_session import ScanFault
+from spamnb.imap.client import LoginRefusedError
+from spamnb.scan.judge import ScanFault
+from spamnb.settings.values import ImapTimes
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -157,7 +157,7 @@ def test_what_no_server_can_read_does_not_stop_the_rest(imap_reader):
 def test_it_runs_until_told_to_stop(imap_reader, hide, monkeypatch):
     """New mail by IDLE or by looking; a lost connection is made again."""
     # On a slow machine the server ends more connections, and the pauses double up to this.
-    monkeypatch.setattr("spamnb.endpoints.imap.runner.LONGEST_PAUSE_S", 1.0)
+    monkeypatch.setattr("spamnb.imap.sync.LONGEST_PAUSE_S", 1.0)
     box = imap_reader(hide=hide, drop=30)
     box.params = replace(box.params, poll_s=0.05 if hide else 5.0)
     box.ask("add", "old", "INBOX", "spam")

@@ -10,12 +10,12 @@ from support.cli import spamnb
 from support.console import Api, console, token
 from support.receiver import Receiver, write_secret
 
-from spamnb.service.engine.clock import now_us
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.requests import Learn, Source
-from spamnb.service.telemetry.influence import LEAST, influential
-from spamnb.service.telemetry.status import public, warnings
-from spamnb.store.history.entry import HistoryEntry
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.values import Learn, Source
+from spamnb.maintenance.attribution import LEAST, influential
+from spamnb.operations.status import public, warnings
+from spamnb.records.verdicts import HistoryEntry
+from spamnb.telemetry import now_us
 
 HAM, SPAM = 0, 1
 RECIPE = replace(new_recipe(), key=bytes(range(32)))

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from spamnb.endpoints.imap.mailbox import ImapAccount, ImapMailbox
-from spamnb.endpoints.maildir.mailbox import MaildirLocation, MaildirMailbox
 from spamnb.errors import PeerError
+from spamnb.imap.sync import ImapAccount, ImapMailbox
+from spamnb.maildir import MaildirLocation, MaildirMailbox
 
 IDENT = "<doctor.1@spamnb.invalid>"
 MINE = f"Subject: x\r\nMessage-ID: {IDENT}\r\n\r\nbody\r\n"

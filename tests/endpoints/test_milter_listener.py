@@ -16,13 +16,12 @@ from support.cli import spamnb
 from support.daemon import serve, settings_in
 from support.waiting import LIMIT_S
 
-from spamnb.endpoints.milter.listener import MilterListener
-from spamnb.endpoints.milter.packets import PacketReader, packet_of
-from spamnb.endpoints.milter.params import MilterParams
-from spamnb.endpoints.net.memory_budget import MemoryBudget
-from spamnb.endpoints.net.networks import NetworkSet
-from spamnb.service.scanning.types import ScanResult
-from spamnb.service.telemetry.metrics import Meters
+from spamnb.milter.packets import PacketReader, packet_of
+from spamnb.milter.session import MilterListener, MilterParams
+from spamnb.net.address import NetworkSet
+from spamnb.net.server import MemoryBudget
+from spamnb.scan.values import ScanResult
+from spamnb.telemetry import Meters
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 NEGOTIATION = packet_of(b"O", struct.pack("!III", 6, 0x1FF, 0x1FFFFF))

@@ -90,7 +90,7 @@ def test_an_old_opensmtpd_does_not_start(home):
 def test_it_needs_only_the_standard_library():
     """An update of a library cannot end OpenSMTPD."""
     code = (
-        "import sys\nimport spamnb.endpoints.opensmtpd.__main__\n"
+        "import sys\nimport spamnb.opensmtpd\n"
         "names = {name.partition('.')[0] for name in sys.modules if 'editable' not in name}\n"
         "site = {'site', 'sitecustomize', 'usercustomize', 'apport_python_hook', 'spamnb'}\n"
         "print(*(names - sys.stdlib_module_names - site - set(sys.builtin_module_names)))\n"

@@ -14,10 +14,10 @@ from support.other_filters import (
     spamd,
 )
 
-from spamnb.core.mail.filter_marks import FilterMark
-from spamnb.endpoints.other_filters import ask as module
-from spamnb.endpoints.other_filters.ask import asker_of
 from spamnb.errors import PeerError, UserError
+from spamnb.mail.other_filters import FilterMark
+from spamnb.scan import other_filters as module
+from spamnb.scan.other_filters import asker_of
 
 HEAD = b"From: ann@a.example\r\nTo: bob@b.example\r\nSubject: plums\r\n\r\n"
 

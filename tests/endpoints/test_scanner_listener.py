@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 
-from spamnb.endpoints.net.memory_budget import MemoryBudget
-from spamnb.endpoints.net.networks import NetworkSet
-from spamnb.endpoints.scanner.listener import ScannerListener
-from spamnb.endpoints.scanner.params import ScannerParams
 from spamnb.errors import StoreBusyError
-from spamnb.service.scanning.types import ScanResult
-from spamnb.service.telemetry.metrics import Meters
+from spamnb.net.address import NetworkSet
+from spamnb.net.server import MemoryBudget
+from spamnb.scan.values import ScanResult
+from spamnb.scanner.request import ScannerParams
+from spamnb.scanner.session import ScannerListener
+from spamnb.telemetry import Meters
 
 BODY = b"Subject: plums\n\n" + b"fresh\n" * 50_000
 

@@ -10,10 +10,10 @@ from support.relay import DIE, MESSAGE, STALL, UNSCANNED, Rig, Server, StubScann
 from support.scanning import scanner_deps
 from support.waiting import until_true
 
-from spamnb.service.scanning.model_session import ModelSession, SessionConfig
-from spamnb.service.scanning.scanner import Scanner, ScanPolicy
-from spamnb.service.scanning.types import ScanResult
-from spamnb.service.telemetry.metrics import Meters
+from spamnb.scan.judge import ModelSession, SessionConfig
+from spamnb.scan.scanner import Scanner, ScanPolicy
+from spamnb.scan.values import ScanResult
+from spamnb.telemetry import Meters
 
 STEPS = ["connect", "EHLO", "MAIL", "RCPT", "DATA", "end"]
 QUICK = {

@@ -7,9 +7,8 @@ import pytest
 from support.relay import MESSAGE, Rig, limits, times
 from support.waiting import until_true
 
-from spamnb.endpoints.net.connection_counts import ConnectionCounts
-from spamnb.endpoints.net.memory_budget import MemoryBudget
-from spamnb.endpoints.net.networks import NetworkSet, wide_network_of
+from spamnb.net.address import NetworkSet, wide_network_of
+from spamnb.net.server import ConnectionCounts, MemoryBudget
 
 STRANGERS = {"peers": NetworkSet(("192.0.2.0/24",)), "recipient_domains": frozenset(("x.net",))}
 """loopback is a stranger"""

@@ -8,9 +8,9 @@ import pytest
 from support.relay import MESSAGE, UNSCANNED, Rig, times
 from support.waiting import until_true
 
-from spamnb.core.policy.verdict_headers import as_block
-from spamnb.endpoints.net.memory_budget import MemoryBudget
-from spamnb.service.scanning.types import ScanResult
+from spamnb.net.server import MemoryBudget
+from spamnb.policy.headers import as_block
+from spamnb.scan.values import ScanResult
 
 LINES = b"y" * 70 + b"\r\n"
 

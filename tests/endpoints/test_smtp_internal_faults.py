@@ -6,7 +6,7 @@ import pytest
 from support.relay import MESSAGE, Rig, StubScanner
 from support.waiting import until_true
 
-from spamnb.service.scanning.types import ScanResult
+from spamnb.scan.values import ScanResult
 
 
 def test_an_internal_error_ends_one_session_only(on_loop):

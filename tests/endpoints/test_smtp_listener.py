@@ -7,8 +7,8 @@ import pytest
 from support.relay import MESSAGE, STALL, Rig, times
 from support.waiting import until_true
 
-from spamnb.endpoints.net.memory_budget import MemoryBudget
-from spamnb.endpoints.net.networks import NetworkSet
+from spamnb.net.address import NetworkSet
+from spamnb.net.server import MemoryBudget
 
 END = MESSAGE + b"\r\n.\r\n"
 

@@ -3,7 +3,7 @@
 from support.relay import MESSAGE, Rig, Server, StubScanner
 from support.waiting import until_true
 
-from spamnb.service.scanning.types import ScanResult
+from spamnb.scan.values import ScanResult
 
 LHLO = b"LHLO client.example\r\n"
 END = MESSAGE + b"\r\n.\r\n"

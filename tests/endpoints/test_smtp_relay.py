@@ -9,8 +9,8 @@ from support.relay import MESSAGE, Rig, Server, StubScanner, stuffed, times
 from support.waiting import until_true
 from test_smtp_wire import ENDINGS
 
-from spamnb.endpoints.net.memory_budget import MemoryBudget
-from spamnb.service.scanning.types import ScanResult
+from spamnb.net.server import MemoryBudget
+from spamnb.scan.values import ScanResult
 
 ADDED = (("X-Spam-Flag", "NO"),)
 BLOCK = b"X-Spam-Flag: NO\r\n"

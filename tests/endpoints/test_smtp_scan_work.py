@@ -7,21 +7,21 @@ import pytest
 from support.relay import Rig
 from support.scanning import raws, scanner_deps
 
-from spamnb.core.mail.envelope import Envelope
-from spamnb.core.policy import verdict_headers
-from spamnb.endpoints.smtp.protocol import commands, data_framing
-from spamnb.service.engine.filter import Filter
-from spamnb.service.scanning import access_lists
-from spamnb.service.scanning.model_session import ModelSession, SessionConfig
-from spamnb.service.scanning.scanner import Scanner, ScanPolicy
+from spamnb.engine.filter import Filter
+from spamnb.mail.envelope import Envelope
+from spamnb.policy import headers
+from spamnb.scan import access_lists
+from spamnb.scan.judge import ModelSession, SessionConfig
+from spamnb.scan.scanner import Scanner, ScanPolicy
+from spamnb.smtp import syntax
 
 ONCE = {
-    verdict_headers.header_end.__code__: 1,
-    verdict_headers.remove_forged.__code__: 1,
-    verdict_headers.add_to_message.__code__: 0,
-    data_framing.unstuffed.__code__: 1,
+    headers.header_end.__code__: 1,
+    headers.remove_forged.__code__: 1,
+    headers.add_to_message.__code__: 0,
+    syntax.unstuffed.__code__: 1,
     Envelope.__init__.__code__: 1,
-    commands.path_of.__code__: 2,  # the sender and one recipient
+    syntax.path_of.__code__: 2,  # the sender and one recipient
 }
 LISTS = access_lists.AccessLists(
     allow=access_lists.parse("sender boss@example.org", "allow"),

@@ -7,10 +7,10 @@ from contextlib import suppress
 import pytest
 from support.waiting import LIMIT_S
 
-from spamnb.endpoints.net.address import Address
-from spamnb.endpoints.net.smtp_client import SendPlan, deliver
 from spamnb.errors import PeerError
-from spamnb.service.scanning.quarantined import ReleasedMessage, ReleaseReply
+from spamnb.net.address import Address
+from spamnb.net.clients import SendPlan, deliver
+from spamnb.scan.values import ReleasedMessage, ReleaseReply
 
 PARCEL = ReleasedMessage(
     raw=b".dot\r\nSubject: x\n\r\nbare\rcr\r\nlast",

@@ -8,9 +8,8 @@ import pytest
 from support.relay import MESSAGE, OFFERS, Rig, Server, limits, times
 from support.waiting import until_true
 
-from spamnb.endpoints.net.networks import NetworkSet
-from spamnb.endpoints.net.proxy_protocol import SIGNATURE
-from spamnb.endpoints.smtp.relay.actions import STUCK
+from spamnb.net.actions import STUCK
+from spamnb.net.address import SIGNATURE, NetworkSet
 
 STRANGERS = {"peers": NetworkSet(("192.0.2.0/24",)), "recipient_domains": frozenset(("x.net",))}
 """loopback is a stranger; 192.0.2.0/24 is trusted"""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.relay import stuffed
 
-from spamnb.endpoints.smtp.protocol.data_framing import _WINDOW, DataFramer, unstuffed
+from spamnb.smtp.syntax import _WINDOW, DataFramer, unstuffed
 
 PIECES = [b"\r\n", b"\r", b"\n", b".", b"\0", b"a", b"bc", b" ", b"\r\n.", b"..", b"\r\n..\r\n"]
 LINE_ENDS = [b"\r\n", b"\r", b"\n"]

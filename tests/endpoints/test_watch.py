@@ -5,14 +5,21 @@ import time
 
 import pytest
 
-from spamnb.core.model.events import NO_LABEL
-from spamnb.endpoints.maildir import watcher as module
-from spamnb.endpoints.maildir.folder_roles import Folders, delivered_as, label_from_folder, role_of
-from spamnb.endpoints.maildir.watcher import Maildir, Watcher, WatchOptions
+from spamnb import maildir as module
+from spamnb.engine.filter import Filter
 from spamnb.errors import CorpusError
-from spamnb.service.engine.filter import Filter
-from spamnb.service.feedback.review_queue import ReviewQueue
-from spamnb.service.feedback.service import FeedbackService
+from spamnb.feedback.review import ReviewQueue
+from spamnb.feedback.service import FeedbackService
+from spamnb.maildir import (
+    Folders,
+    Maildir,
+    Watcher,
+    WatchOptions,
+    delivered_as,
+    label_from_folder,
+    role_of,
+)
+from spamnb.model.events import NO_LABEL
 
 FOLDERS = ("", ".Junk", ".Junk.old", ".Trash", ".Work", ".Sent")
 
@@ -221,7 +228,7 @@ def test_the_first_run_leaves_old_mail_alone(tmp_path):
 
 def test_lost_events_are_looked_for(site):
     """If the kernel lost events, files are looked at as after a restart."""
-    from spamnb.endpoints.maildir.inotify import FileEvent
+    from spamnb.maildir import FileEvent
 
     site.move(site.deliver("", "NO"), ".Junk")
     list(site.watcher._inotify.read_events())

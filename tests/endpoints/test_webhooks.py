@@ -24,22 +24,24 @@ from support.receiver import SECRET, Receiver, write_secret
 from support.sink import Sink
 from support.waiting import until
 
-from spamnb.endpoints.console.webhooks import post as posting
-from spamnb.endpoints.console.webhooks.outbox import (
+from spamnb.console import webhooks as posting
+from spamnb.console.webhooks import (
+    _OF_HOME,
+    _OF_STATUS,
     KEPT_US,
     MOST,
     WebhookEvent,
     WebhookOutbox,
+    WebhookSender,
+    WebhookSettings,
+    post,
+    signed,
 )
-from spamnb.endpoints.console.webhooks.params import EVENTS, WebhookParams, webhook_problems
-from spamnb.endpoints.console.webhooks.post import post, signed
-from spamnb.endpoints.console.webhooks.sender import WebhookSender, WebhookSettings
-from spamnb.endpoints.console.webhooks.watch import _OF_HOME, _OF_STATUS
+from spamnb.engine.filter import Filter
 from spamnb.errors import PeerError, SettingsError, UserError
-from spamnb.service.engine.clock import now_us
-from spamnb.service.engine.filter import Filter
-from spamnb.store.history.entry import HistoryEntry
-from spamnb.store.history.verdict_history import History
+from spamnb.records.verdicts import History, HistoryEntry
+from spamnb.settings.values import EVENTS, WebhookParams, webhook_problems
+from spamnb.telemetry import now_us
 
 WARNING = WebhookEvent("warning.raised", 1_700_000_000_000_000, {"text": "x"})
 REJECT = WebhookEvent("verdict.reject", 1_700_000_000_000_000, {})
@@ -285,7 +287,7 @@ PUTS = """
 import itertools, sys
 from pathlib import Path
 from types import SimpleNamespace
-from spamnb.endpoints.console.webhooks.outbox import WebhookEvent, WebhookOutbox
+from spamnb.console.webhooks import WebhookEvent, WebhookOutbox
 outbox = WebhookOutbox(Path(sys.argv[1]))
 first = outbox.state().get("n", 0)
 for n in itertools.count(first + 1):

@@ -8,7 +8,7 @@ import pytest
 from support.learner import learner
 from support.sink import Sink
 
-from spamnb.service.engine.filter import Filter
+from spamnb.engine.filter import Filter
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.forks import fork_child, output_of
 
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.store import check as audit
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.store import maintenance as audit
 
 WRITERS = READERS = 4
 SMALL_MAP = 1 << 18

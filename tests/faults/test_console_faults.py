@@ -19,7 +19,7 @@ from support.daemon import is_alive, send
 from support.sink import Sink
 from support.waiting import until
 
-from spamnb.service.engine.filter import Filter
+from spamnb.engine.filter import Filter
 
 NAMES = ["alice@example.org", "bob@example.org"]
 

@@ -6,12 +6,12 @@ import threading
 
 from support.learner import mail
 
-from spamnb.endpoints.control.protocol import Frames, connected
-from spamnb.service.admin.operations import OPERATIONS
-from spamnb.service.engine.filter import Filter
-from spamnb.service.feedback.types import Feedback
+from spamnb.engine.filter import Filter
+from spamnb.feedback.values import Feedback
+from spamnb.operations.protocol import Frames, connected
+from spamnb.operations.table import OPERATIONS
+from spamnb.store.codec import encode_event
 from spamnb.store.maintenance import backup, restore
-from spamnb.store.rows.codec import encode_event
 
 ODD = [
     None, True, 0, -1, 1 << 62, 1 << 63, 10**300, 1e308, float("nan"), "", "x", "ham", "spam",

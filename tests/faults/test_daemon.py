@@ -15,9 +15,9 @@ from support.daemon import PROJECT, delivered, is_alive, send, serve, settings_i
 from support.sink import Sink
 from support.waiting import LIMIT_S, until
 
-from spamnb.endpoints.control.protocol import ControlClient
-from spamnb.store.check import check
-from spamnb.store.lmdb.store import open_store
+from spamnb.operations.protocol import ControlClient
+from spamnb.store.maintenance import check
+from spamnb.store.model_store import open_store
 
 SAMPLE = PROJECT / "corpora" / "sample"
 

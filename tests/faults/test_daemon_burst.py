@@ -21,7 +21,7 @@ from support.daemon import (
 from support.daemon_children import HANG, SLOW_S
 from support.waiting import LIMIT_S, until
 
-from spamnb.endpoints.control.protocol import ControlClient
+from spamnb.operations.protocol import ControlClient
 
 BURST = 40
 SCAN_S = 2.0

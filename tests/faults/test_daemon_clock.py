@@ -9,9 +9,9 @@ import pytest
 from support.daemon import NO_DELIVERY, environment, serve, settings_in
 from support.waiting import LIMIT_S, until
 
-from spamnb.core.mail.envelope import Envelope
-from spamnb.endpoints.control.protocol import ControlClient
-from spamnb.service.scanning.quarantine import Quarantine
+from spamnb.mail.envelope import Envelope
+from spamnb.operations.protocol import ControlClient
+from spamnb.scan.quarantine import Quarantine
 
 WRONG = """
 import os, time

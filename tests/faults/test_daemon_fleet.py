@@ -17,8 +17,8 @@ from support.postfix import free_ports
 from support.valkey_server import ValkeyServer, needs_valkey
 from support.waiting import LIMIT_S, until
 
-from spamnb.service.scanning.model_session import ModelSession, SessionConfig
-from spamnb.store.lmdb.store import open_store
+from spamnb.scan.judge import ModelSession, SessionConfig
+from spamnb.store.model_store import open_store
 
 pytestmark = needs_valkey
 TEACH = PROJECT / "scripts" / "dovecot" / "spamnb-teach"

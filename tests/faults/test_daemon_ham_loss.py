@@ -10,9 +10,9 @@ from support.cli import forked as spamnb
 from support.daemon import delivered, serve, settings_in
 from support.waiting import LIMIT_S, until
 
-from spamnb.core.model.costs import Costs
-from spamnb.core.policy.verdict_headers import junk_threshold
-from spamnb.service.maintenance.cost_file import read_costs
+from spamnb.maintenance.home_files import read_costs
+from spamnb.model.costs import Costs
+from spamnb.policy.headers import junk_threshold
 
 
 def score(daemon, folder):

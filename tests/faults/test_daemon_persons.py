@@ -9,7 +9,7 @@ from support.cli import forked as spamnb
 from support.daemon import delivered, serve, settings_in
 from support.waiting import LIMIT_S, until
 
-from spamnb.endpoints.control.protocol import ControlClient
+from spamnb.operations.protocol import ControlClient
 
 MORE = """
 [local]

@@ -11,7 +11,7 @@ from support.daemon import NO_DELIVERY, serve, settings_in
 from support.postfix import free_ports
 from support.waiting import LIMIT_S, until
 
-from spamnb.endpoints.milter.packets import packet_of
+from spamnb.milter.packets import packet_of
 
 NEGOTIATION = packet_of(b"O", struct.pack("!III", 6, 0x1FF, 0x1FFFFF))
 

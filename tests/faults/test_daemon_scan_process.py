@@ -12,12 +12,11 @@ from support.daemon import TESTS, is_alive
 from support.scan_stand_ins import DIGEST
 from support.waiting import until
 
-from spamnb.daemon.processes.channel import StartParams
-from spamnb.daemon.processes.shared_state import SharedState
-from spamnb.daemon.roles.scan_pool import ScanPool
-from spamnb.daemon.roles.scan_process import FAILURES, ScanProcessDeps, starved_s
-from spamnb.endpoints.smtp.relay.params import Timeouts
+from spamnb.daemon.shared import SharedState
+from spamnb.daemon.supervisor import StartParams
+from spamnb.daemon.worker import FAILURES, ScanPool, ScanProcessDeps, starved_s
 from spamnb.settings import Settings
+from spamnb.settings.values import Timeouts
 
 SCAN_S = 20.0
 WAIT_S = 30.0
@@ -367,7 +366,7 @@ def test_it_ends_with_its_worker(shared):
     code = f"""
 import asyncio, os, signal, sys
 sys.path[:0] = {[str(TESTS / "faults"), str(TESTS)]!r}
-from spamnb.daemon.processes.shared_state import SharedState
+from spamnb.daemon.shared import SharedState
 from test_daemon_scan_process import Side
 async def run():
     side = Side(SharedState({shared.fd}))

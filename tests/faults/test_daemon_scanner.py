@@ -15,8 +15,8 @@ from support.daemon import hanging, serve_slowly, settings_in
 from support.daemon_children import HANG
 from support.waiting import LIMIT_S, until
 
-from spamnb.service.admin.tokens import TokenFile, new_token
-from spamnb.service.engine.clock import now_us
+from spamnb.operations.logins import TokenFile, new_token
+from spamnb.telemetry import now_us
 
 SMALL = b"Subject: plums\n\nfresh plums\n"
 LARGE = b"Subject: plums\n\n" + b"words of some length " * 4000

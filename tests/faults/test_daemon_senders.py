@@ -10,8 +10,8 @@ from support.cli import forked as spamnb
 from support.daemon import delivered, serve, settings_in
 from support.waiting import LIMIT_S, until
 
-from spamnb.endpoints.control.protocol import ControlClient
 from spamnb.errors import RefusedError, UserError
+from spamnb.operations.protocol import ControlClient
 
 MORE = """
 [local]

@@ -8,7 +8,7 @@ import pytest
 from support.daemon import delivered, serve, settings_in
 from support.waiting import LIMIT_S
 
-from spamnb.endpoints.control.protocol import ControlClient
+from spamnb.operations.protocol import ControlClient
 
 SCAN = '[scan]\nown_clients = ["198.51.100.0/24"]\n[feedback]\nstranger_per_day = {most}\n'
 OWN = "ADDR=198.51.100.7"

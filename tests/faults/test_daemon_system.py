@@ -53,7 +53,7 @@ def python_of_all_users():
     command = ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", python]
     env = environment(PYTHONPATH=os.pathsep.join([str(PROJECT), site]))
     tried = subprocess.run(
-        [*command, "-c", "import numpy, lmdb, click, spamnb.service.engine.filter"],
+        [*command, "-c", "import numpy, lmdb, click, spamnb.engine.filter"],
         env=env, capture_output=True, check=False,
     )  # fmt: skip
     if tried.returncode:

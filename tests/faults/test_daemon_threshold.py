@@ -12,9 +12,9 @@ from support.daemon import delivered, serve, settings_in
 from support.history import entry
 from support.waiting import LIMIT_S
 
-from spamnb.core.model.site_threshold import FLOOR, SETTLED_US, SHIPPED
-from spamnb.service.engine.clock import now_us
-from spamnb.store.history.verdict_history import History
+from spamnb.model.verdict import FLOOR, SETTLED_US, SHIPPED
+from spamnb.records.verdicts import History
+from spamnb.telemetry import now_us
 
 
 def old_verdicts(home, count=400):

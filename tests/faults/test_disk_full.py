@@ -8,11 +8,11 @@ from random import Random
 import pytest
 from support.waiting import LIMIT_S
 
-from spamnb.core.mail import limits
+from spamnb.engine.bulk import train
+from spamnb.engine.filter import Filter, new_recipe
 from spamnb.errors import StoreFullError
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.training.trainer import train
-from spamnb.store import check as audit
+from spamnb.mail import limits
+from spamnb.store import maintenance as audit
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = PROJECT / "corpora" / "sample"
@@ -97,7 +97,7 @@ def test_training_that_finds_no_room_keeps_what_it_finished(tmp_path):
 FULL = """
 import resource, sys
 from spamnb.errors import StoreError
-from spamnb.service.engine.filter import Filter
+from spamnb.engine.filter import Filter
 def mail(number):
     words = " ".join(f"w{number}x{k}" for k in range(300))
     return f"Message-ID: <{number}@a.example>\\nSubject: s\\n\\nplum {words}\\n".encode()

@@ -90,29 +90,29 @@ def test_readers_see_one_or_the_other(tmp_path):
 
 CALLERS = {
     "quarantine": """
-from spamnb.core.mail.envelope import Envelope
-from spamnb.service.scanning.quarantine import Quarantine
+from spamnb.mail.envelope import Envelope
+from spamnb.scan.quarantine import Quarantine
 Quarantine(place / "q").keep(b"x", Envelope(), {})
 """,
     "review": """
-from spamnb.service.feedback.review_queue import ReviewQueue, ReviewItem
+from spamnb.feedback.review import ReviewQueue, ReviewItem
 ReviewQueue(place / "r")._write("0" * 13 + "-" + "0" * 24, waiting(ReviewItem), b"x")
 """,
     "spool": """
-from spamnb.service.feedback.spool import leave
+from spamnb.feedback.spool import leave
 (place / "s").mkdir()
 leave(place / "s", "spam", b"Subject: x\\n\\nx\\n", {})
 """,
     "passwords": """
-from spamnb.service.admin.logins import Login, write_logins
+from spamnb.operations.logins import Login, write_logins
 write_logins(place / "p" / "logins", {"x": Login("x", "y")})
 """,
     "promise": """
-from spamnb.cli.loss_bound import write_found
+from spamnb.cli.evaluate_streams import write_found
 write_found(place, found(), Costs())
 """,
     "thresholds": """
-from spamnb.lab.label_thresholds import save
+from spamnb.lab.labels import save
 save(place, {"a": 1.0})
 """,
     "export": """
@@ -130,7 +130,7 @@ def waiting(made):
     return made(**{f.name: 0 if f.name.endswith("_us") else "x"
                    for f in fields(made) if f.name not in ("refs", "verdict")})
 from types import SimpleNamespace
-from spamnb.core.model.costs import Costs
+from spamnb.model.costs import Costs
 def found():
     return SimpleNamespace(ham_above=0, ham=1, at_worst_percent=0.1, one_in=1000)
 """

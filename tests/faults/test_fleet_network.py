@@ -19,9 +19,9 @@ from support.scan_times import first_in_line, ratio_of_p99, scan, scan_times
 from support.valkey_server import PROGRAM, needs_valkey
 from support.waiting import LIMIT_S, until
 
-from spamnb.endpoints.control.protocol import ControlClient
-from spamnb.store.fleet.outbox import OutboxReader
-from spamnb.store.lmdb.store import open_store
+from spamnb.fleet.outbox import OutboxReader
+from spamnb.operations.protocol import ControlClient
+from spamnb.store.model_store import open_store
 
 pytestmark = [pytest.mark.timed, needs_namespaces, needs_valkey]
 PAGE = (DOCS / "fleet.md").read_text("utf-8")

@@ -8,8 +8,8 @@ from support.history import damaged_once, entry, number_of, run
 from support.waiting import LIMIT_S
 
 from spamnb.errors import StoreFullError
-from spamnb.store.history import verdict_history as module
-from spamnb.store.history.verdict_history import History
+from spamnb.records import verdicts as module
+from spamnb.records.verdicts import History
 
 
 def opened(folder):

@@ -10,8 +10,8 @@ from support.learner import as_user
 from support.waiting import LIMIT_S, until
 
 from spamnb.cli.import_ahead import is_world_readable
-from spamnb.endpoints.control.protocol import ControlClient
-from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.operations.protocol import ControlClient
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can serve as another user"),

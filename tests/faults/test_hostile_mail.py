@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from support.cpu_time import least_seconds, slowness
 
-from spamnb.core.mail import limits
-from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.mail.message import canonical, read
-from spamnb.endpoints.console.preview.document import preview
+from spamnb.console.preview import preview
+from spamnb.mail import limits
+from spamnb.mail.envelope import LocalHosts
+from spamnb.mail.message import canonical, read
 
 MB = 1_000_000
 BOUND_S = 0.3

@@ -7,9 +7,9 @@ import os
 import pytest
 from support.cpu_time import least_seconds, slowness
 
-from spamnb.core.features.extract import Key, extract
-from spamnb.core.features.tokens import fields
-from spamnb.core.mail.message import read
+from spamnb.mail.message import read
+from spamnb.model.features import Key, extract
+from spamnb.model.tokens import fields
 
 HEAD = b"From: a@b.example\nSubject: x\nContent-Type: text/plain; charset=utf-8\n\n"
 MOST_SECONDS = 0.1

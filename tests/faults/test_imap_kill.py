@@ -16,8 +16,8 @@ from support.imap_client import (
     verdict_of,
 )
 
-from spamnb.endpoints.imap.connection import ImapConnection
-from spamnb.endpoints.imap.state import MailboxState
+from spamnb.imap.client import ImapConnection
+from spamnb.imap.sync import MailboxState
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from support.forks import fork_child, killed_after, output_of
 
-from spamnb.service.engine.filter import OWNER, Filter, new_recipe
-from spamnb.service.maintenance.expiry import ExpiryRules, expire
-from spamnb.service.training import trainer
-from spamnb.service.training.trainer import TrainingOptions, train
-from spamnb.store import check as audit
-from spamnb.store.lmdb.store import Environment, EnvironmentConfig
+from spamnb.engine import bulk
+from spamnb.engine.bulk import TrainingOptions, train
+from spamnb.engine.filter import OWNER, Filter, new_recipe
+from spamnb.maintenance.expiry import ExpiryRules, expire
+from spamnb.store import maintenance as audit
 from spamnb.store.maintenance import backup, restore
+from spamnb.store.model_store import Environment, EnvironmentConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = PROJECT / "corpora" / "sample"
@@ -108,7 +108,7 @@ def trains(home, sources, *, jobs, stop=None):
 
     def run(write_line):
         # so that a kill finds some transactions done, one begun and some not
-        trainer.BATCH, trainer.CHUNK, trainer.BATCH_MESSAGES = 32, 16, 16
+        bulk.BATCH, bulk.CHUNK, bulk.BATCH_MESSAGES = 32, 16, 16
         write_line("ready")
 
         def show(now):
@@ -208,7 +208,7 @@ def test_killed_while_it_makes_a_backup_there_is_a_whole_one_or_none(tmp_path, s
 
 TRACED = """
 import sys
-from spamnb.service.engine.filter import Filter
+from spamnb.engine.filter import Filter
 with Filter.open(sys.argv[1], create=True) as model:
     for number in range(6):
         raw = f"Message-ID: <{number}@a.example>\\nSubject: s\\n\\nplum {number}\\n".encode()

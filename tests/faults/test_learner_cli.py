@@ -13,7 +13,7 @@ from support.learner import Learner, events, learner, mail, score
 from support.waiting import until
 
 from spamnb.cli.import_ahead import import_all, is_world_readable
-from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.engine.filter import Filter, new_recipe
 
 NOBODY = pwd.getpwnam("nobody")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

@@ -12,8 +12,9 @@ import pytest
 from support.learner import Learner, as_user, events, learner, mail, score
 from support.waiting import LIMIT_S, until
 
-from spamnb.daemon.roles.learner import uids_of
-from spamnb.endpoints.control.protocol import ControlClient
+from spamnb.daemon.learner import uids_of
+from spamnb.engine.bulk import train
+from spamnb.engine.filter import Filter, new_recipe
 from spamnb.errors import (
     LabelError,
     SpamnbError,
@@ -22,13 +23,11 @@ from spamnb.errors import (
     StoreMissingError,
     UserError,
 )
-from spamnb.service.admin.client import answer_of
-from spamnb.service.admin.request import FEEDBACK, Caller, feedback_of, read_fields
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.feedback.trust import TeachingRules
-from spamnb.service.feedback.types import Feedback
-from spamnb.service.maintenance.export_import import export
-from spamnb.service.training.trainer import train
+from spamnb.feedback.rights import TeachingRules
+from spamnb.feedback.values import Feedback
+from spamnb.maintenance.export import export
+from spamnb.operations.protocol import ControlClient
+from spamnb.operations.request import FEEDBACK, Caller, answer_of, feedback_of, read_fields
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 ROOT = os.geteuid() == 0

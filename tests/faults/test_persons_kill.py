@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from support.waiting import LIMIT_S
 
-from spamnb.core.model.events import label_key
-from spamnb.core.persons.names import PersonNames
-from spamnb.core.policy.senders import ListOwner
-from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.requests import Learn, Source
-from spamnb.service.feedback.review_queue import ReviewQueue
-from spamnb.service.maintenance.persons import Erasing
-from spamnb.store.check import check
-from spamnb.store.history.entry import HistoryEntry
-from spamnb.store.history.limits import HistoryLimits
+from spamnb.engine.filter import Filter
+from spamnb.engine.values import Learn, Source
+from spamnb.feedback.review import ReviewQueue
+from spamnb.maintenance.persons import Erasing
+from spamnb.model.events import label_key
+from spamnb.policy.recipients import PersonNames
+from spamnb.policy.senders import ListOwner
+from spamnb.records.verdicts import HistoryEntry
+from spamnb.settings.values import HistoryLimits
+from spamnb.store.maintenance import check
 
 HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
 DOMAINS = frozenset({"example.org"})
@@ -90,10 +90,9 @@ import os, sys
 from pathlib import Path
 from test_persons_kill import erasing
 from spamnb.store import maintenance
-from spamnb.store import rebuild as rebuilding
 
 home, step, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-owner = {"link": os, "rename": Path, "unlink": Path, "prove": rebuilding}[step]
+owner = {"link": os, "rename": Path, "unlink": Path, "prove": maintenance}[step]
 real = getattr(owner, step)
 
 def dying(*words, **options):
@@ -142,8 +141,8 @@ def _read(path):
 LISTING = """
 import sys
 from test_persons_kill import NAME, NAMES, Filter, ReviewQueue
-from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.types import ListTarget, SenderChange
+from spamnb.feedback.service import FeedbackService
+from spamnb.feedback.values import ListTarget, SenderChange
 with Filter.open(sys.argv[1], history=False) as model:
     service = FeedbackService(model, ReviewQueue(sys.argv[1] + "/review"), persons=NAMES)
     for number in range(10**6):
@@ -182,8 +181,8 @@ import sys
 from itertools import count
 from pathlib import Path
 from test_persons_kill import NAME, Filter, erasing, label_of
-from spamnb.service.engine.clock import now_us
-from spamnb.service.engine.requests import Source, Undo
+from spamnb.telemetry import now_us
+from spamnb.engine.values import Source, Undo
 home, first = Path(sys.argv[1]), int(sys.argv[2])
 for number in count(first):
     with Filter.open(home, history=False) as model:

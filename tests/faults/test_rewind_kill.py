@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from support.waiting import LIMIT_S
 
+from spamnb.engine.filter import Filter
 from spamnb.errors import StoreMissingError
-from spamnb.service.engine.filter import Filter
-from spamnb.service.maintenance.rewind import rewind
-from spamnb.store.check import check
-from spamnb.store.lmdb.store import open_store
-from spamnb.store.rebuild import Change, rebuild
+from spamnb.maintenance.rewind import rewind
+from spamnb.store.maintenance import Change, check, rebuild
+from spamnb.store.model_store import open_store
 
 HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
 MESSAGES = [f"Subject: {n}\nMessage-ID: <{n}@x.test>\n\nword{n} apple\n".encode() for n in range(9)]
@@ -21,12 +20,11 @@ MESSAGES = [f"Subject: {n}\nMessage-ID: <{n}@x.test>\n\nword{n} apple\n".encode(
 KILLED = """
 import os, sys
 from pathlib import Path
-from spamnb.service.maintenance.rewind import rewind
+from spamnb.maintenance.rewind import rewind
 from spamnb.store import maintenance
-from spamnb.store import rebuild as rebuilding
 
 home, step, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-owner = {"link": os, "rename": Path, "sync_file": maintenance, "prove": rebuilding}[step]
+owner = {"link": os, "rename": Path, "sync_file": maintenance, "prove": maintenance}[step]
 real = getattr(owner, step)
 
 def dying(*words, **options):

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from spamnb.store.series import STEPS, SeriesStore
+from spamnb.records.console import STEPS, SeriesStore
 
 NOON = 1_767_268_800
 

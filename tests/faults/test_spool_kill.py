@@ -16,10 +16,10 @@ import pytest
 from support.learner import Learner, mail
 from support.waiting import LIMIT_S, until
 
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.feedback.spool import Spool, SpoolLimits
-from spamnb.service.maintenance.export_import import export
-from spamnb.store import check as audit
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.feedback.spool import Spool, SpoolLimits
+from spamnb.maintenance.export import export
+from spamnb.store import maintenance as audit
 
 PROJECT = Path(__file__).resolve().parents[2]
 TEACH = PROJECT / "scripts" / "dovecot" / "spamnb-teach"

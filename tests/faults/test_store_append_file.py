@@ -15,26 +15,26 @@ from support.history import APART, EACH, NOON_2026, WRITERS, entry, number_of, r
 from support.waiting import LIMIT_S
 
 from spamnb.errors import BugError, StoreDamagedError, StoreFullError
-from spamnb.store.history import flusher
-from spamnb.store.history import verdict_history as module
-from spamnb.store.history.append_file import (
+from spamnb.records import verdicts
+from spamnb.records import verdicts as module
+from spamnb.records.verdicts import (
     _HEAD,
     _MAGIC,
     AppendFile,
+    History,
+    encode_entry,
     open_append_file,
     records,
     release_append_file,
 )
-from spamnb.store.history.entry import encode_entry
-from spamnb.store.history.limits import HistoryLimits
-from spamnb.store.history.verdict_history import History
-from spamnb.store.lmdb.sharing import DATA_FILE
+from spamnb.settings.values import HistoryLimits
+from spamnb.store.model_store import DATA_FILE
 
 
 @pytest.fixture(autouse=True)
 def _no_flusher(monkeypatch):
     """Switch the background flush off: entries are settled only where a test asks for it."""
-    monkeypatch.setattr(flusher, "_FLUSH_S", 1000.0)
+    monkeypatch.setattr(verdicts, "_FLUSH_S", 1000.0)
 
 
 def opened(folder, **limits):
@@ -117,7 +117,7 @@ class TestTogether:
 
     def test_threads(self, tmp_path, monkeypatch):
         """Four threads add, each its own history of one folder, settled all the while."""
-        monkeypatch.setattr(flusher, "_FLUSH_S", 0.002)
+        monkeypatch.setattr(verdicts, "_FLUSH_S", 0.002)
 
         def work(first):
             with opened(tmp_path / "h") as history:

@@ -18,10 +18,10 @@ from support.forks import fork_child, output_of
 from support.stores import RECIPE, apply, bulk_event, ids_of, learn, mail
 
 from spamnb.errors import SpamnbError, StoreDamagedError
-from spamnb.store.lmdb.store import open_store
+from spamnb.store.codec import RowSet, row_type
 from spamnb.store.maintenance import restore
-from spamnb.store.rows.codec import RowSet, row_type
-from spamnb.store.rows.segments import Places, Segments, encode, key_of
+from spamnb.store.model_store import open_store
+from spamnb.store.rows import Places, Segments, encode, key_of
 
 PAGE = mmap.PAGESIZE
 ROOM = 64 * PAGE

@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 from support.waiting import LIMIT_S
 
-from spamnb.core.policy.senders import ListOwner, SenderList
+from spamnb.engine.filter import Filter
 from spamnb.errors import RefusedError, StoreFullError, StoreReplacedError
-from spamnb.service.engine.filter import Filter
-from spamnb.service.maintenance.rewind import rewind
-from spamnb.store import rebuild as rebuilding
-from spamnb.store.check import check
-from spamnb.store.lmdb.store import open_store
-from spamnb.store.maintenance import trim
-from spamnb.store.rebuild import Change, copy_folder, copy_model, put_copy, replay
+from spamnb.maintenance.rewind import rewind
+from spamnb.policy.senders import ListOwner, SenderList
+from spamnb.store import maintenance as rebuilding
+from spamnb.store.maintenance import Change, check, copy_folder, copy_model, put_copy, replay, trim
+from spamnb.store.model_store import open_store
 
 MESSAGES = [f"Subject: {n}\n\nword{n} apple\n".encode() for n in range(60)]
 
@@ -24,8 +22,8 @@ READER = """
 import sys
 from contextlib import closing
 from pathlib import Path
-from spamnb.store.check import check
-from spamnb.store.lmdb.store import open_store
+from spamnb.store.maintenance import check
+from spamnb.store.model_store import open_store
 
 home = Path(sys.argv[1])
 store = open_store(home, readonly=True)
@@ -41,7 +39,7 @@ for order in sys.stdin:
 REWOUND = """
 import sys
 from pathlib import Path
-from spamnb.service.maintenance.rewind import rewind
+from spamnb.maintenance.rewind import rewind
 
 rewind(Path(sys.argv[1]), 0)
 """

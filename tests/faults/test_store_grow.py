@@ -14,15 +14,18 @@ import numpy as np
 import pytest
 from support.stores import RECIPE, apply, bulk_event, ids_of, learn, mail
 
-from spamnb.core.model.events import Records
 from spamnb.errors import BugError, StoreBusyError, StoreFullError
-from spamnb.store.check import check
-from spamnb.store.lmdb import environment as lmdb_environment
-from spamnb.store.lmdb import sharing as surroundings
-from spamnb.store.lmdb.environment import Environment, MapGrownError
-from spamnb.store.lmdb.sharing import RetryDeadline, TransactionGate
-from spamnb.store.lmdb.store import open_store
-from spamnb.store.maintenance import backup
+from spamnb.model.events import Records
+from spamnb.store import model_store as lmdb_environment
+from spamnb.store import model_store as surroundings
+from spamnb.store.maintenance import backup, check
+from spamnb.store.model_store import (
+    Environment,
+    MapGrownError,
+    RetryDeadline,
+    TransactionGate,
+    open_store,
+)
 
 HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
 MANY = ids_of(*range(100_000))

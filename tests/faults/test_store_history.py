@@ -13,13 +13,11 @@ from support.history import NOON_2026, damaged_once, entry, recent
 from support.waiting import LIMIT_S
 
 from spamnb.errors import BugError, StoreDamagedError, StoreError, StoreFullError, StoreVersionError
-from spamnb.store.history import boot_marker, flusher
-from spamnb.store.history import verdict_history as module
-from spamnb.store.history.entry import decode_entry, encode_entry
-from spamnb.store.history.limits import HistoryLimits
-from spamnb.store.history.verdict_history import History
-from spamnb.store.lmdb.environment import Environment
-from spamnb.store.lmdb.sharing import EnvironmentConfig
+from spamnb.records import verdicts
+from spamnb.records import verdicts as module
+from spamnb.records.verdicts import History, decode_entry, encode_entry
+from spamnb.settings.values import HistoryLimits
+from spamnb.store.model_store import Environment, EnvironmentConfig
 
 DAY_US = 86_400_000_000
 
@@ -191,7 +189,7 @@ class TestFlushing:
             synced.release()
 
         monkeypatch.setattr(History, "flush", noted)
-        monkeypatch.setattr(flusher, "_FLUSH_S", 0.01)
+        monkeypatch.setattr(verdicts, "_FLUSH_S", 0.01)
         with contextlib.closing(History.open(tmp_path / "h")) as history:
             for number in (1, 2):
                 history.add([entry(number)])
@@ -206,7 +204,7 @@ class TestFlushing:
             called.release()
             raise StoreFullError("full")
 
-        monkeypatch.setattr(flusher, "_FLUSH_S", 0.01)
+        monkeypatch.setattr(verdicts, "_FLUSH_S", 0.01)
         monkeypatch.setattr(History, "flush", fail)
         history = History.open(tmp_path / "h")
         for number in (1, 2):
@@ -217,8 +215,8 @@ class TestFlushing:
 
     def test_a_stop_just_before_a_flush_is_heard(self, monkeypatch):
         """The thread ends also if it is stopped between the end of its wait and the flush."""
-        monkeypatch.setattr(flusher, "_FLUSH_S", 0.0)
-        waker = flusher.Flusher(lambda: None)
+        monkeypatch.setattr(verdicts, "_FLUSH_S", 0.0)
+        waker = verdicts.Flusher(lambda: None)
 
         class Late(threading.Event):
             def clear(self):
@@ -369,7 +367,7 @@ class TestDamage:
 
     def test_a_machine_without_boot_ids(self, tmp_path, monkeypatch):
         """On a machine without boot ids the history opens without a warning."""
-        monkeypatch.setattr(boot_marker, "_boot_id", lambda: "")
+        monkeypatch.setattr(verdicts, "_boot_id", lambda: "")
         for _ in range(2):
             with contextlib.closing(History.open(tmp_path / "history")) as history:
                 history.add([entry(1)])

@@ -23,12 +23,11 @@ from support.forks import fork_child, killed_after, output_of
 from support.stores import NOON_2026, RECIPE, apply, event_for, learn, mail
 
 from spamnb.errors import StoreFullError
-from spamnb.store.check import check, collect
-from spamnb.store.history.entry import HistoryEntry
-from spamnb.store.history.verdict_history import History
-from spamnb.store.lmdb.store import open_store
-from spamnb.store.maintenance import backup, compact, restore
-from spamnb.store.rows import logged_rows, segments
+from spamnb.records.verdicts import History, HistoryEntry
+from spamnb.store import rows as logged_rows
+from spamnb.store import rows as segments
+from spamnb.store.maintenance import backup, check, collect, compact, restore
+from spamnb.store.model_store import open_store
 
 HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
 WAYS = ("learn", "bulk", "compact", "backup", "history")

@@ -27,9 +27,8 @@ from spamnb.errors import (
     StoreMissingError,
 )
 from spamnb.store import maintenance
-from spamnb.store.check import check
-from spamnb.store.lmdb.store import open_store
-from spamnb.store.maintenance import backup, compact, restore, trim
+from spamnb.store.maintenance import backup, check, compact, restore, trim
+from spamnb.store.model_store import open_store
 
 HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
 
@@ -110,7 +109,7 @@ class TestCompact:
         with contextlib.closing(open_store(folder)), pytest.raises(StoreBusyError):
             compact(folder)
         script = f"""
-from spamnb.store.lmdb.store import open_store
+from spamnb.store.model_store import open_store
 store = open_store({str(folder)!r})
 print("open", flush=True)
 input()

@@ -27,15 +27,12 @@ from spamnb.errors import (
     StoreMissingError,
     StoreVersionError,
 )
-from spamnb.store.check import check
+from spamnb.store import model_store as lmdb_environment
+from spamnb.store.codec import row_type
 from spamnb.store.files import refused
-from spamnb.store.lmdb import environment as lmdb_environment
-from spamnb.store.lmdb.environment import Environment, sound
-from spamnb.store.lmdb.sharing import EnvironmentConfig, no_room
-from spamnb.store.lmdb.store import open_store
-from spamnb.store.maintenance import compact
-from spamnb.store.rows.codec import row_type
-from spamnb.store.rows.segments import Segments, encode, key_of
+from spamnb.store.maintenance import check, compact
+from spamnb.store.model_store import Environment, EnvironmentConfig, no_room, open_store, sound
+from spamnb.store.rows import Segments, encode, key_of
 from spamnb.store.table_views import FORMAT_KEY, LAYOUT_KEY, RECIPE_KEY, Tables
 
 HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
@@ -265,9 +262,9 @@ def _open_script(folder, *, create=False, first=""):
     made = "Recipe()" if create else "None"
     return f"""
 import os, resource
-from spamnb.core.model.events import Recipe
+from spamnb.model.events import Recipe
 from spamnb.errors import SpamnbError
-from spamnb.store.lmdb.store import open_store
+from spamnb.store.model_store import open_store
 {first}
 try:
     open_store({str(folder)!r}, create={made})

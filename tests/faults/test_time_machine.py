@@ -13,8 +13,8 @@ from support.daemon import is_alive, send
 from support.sink import Sink
 from support.waiting import until
 
-from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.requests import Source
+from spamnb.engine.filter import Filter
+from spamnb.engine.values import Source
 
 SPAM = b"Subject: offer\nMessage-ID: <%d@x.test>\n\ncheap pills viagra offer buy now %d\n"
 

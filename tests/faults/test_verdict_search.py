@@ -7,19 +7,18 @@ from dataclasses import replace
 import pytest
 from support.history import NOON_2026, entry
 
-from spamnb.core.model.verdict import signature_text
-from spamnb.service.admin.verdict_search import (
+from spamnb.engine.filter import Filter
+from spamnb.feedback.rights import delivered_to
+from spamnb.model.verdict import signature_text
+from spamnb.operations.listings import (
     VerdictQuery,
     follow,
     mark_of,
     search,
     terms_of,
 )
-from spamnb.service.engine.filter import Filter
-from spamnb.service.feedback.ownership import delivered_to
-from spamnb.service.limits import TeachingRules
-from spamnb.store.history.verdict_history import History
-from spamnb.store.lookup import LookupIndex
+from spamnb.records.verdicts import History, LookupIndex
+from spamnb.settings.values import TeachingRules
 
 RULES = TeachingRules(delimiter="+")
 PEOPLE = ("Ann+news@a.example", "bob@b.example", "bob@c.example")

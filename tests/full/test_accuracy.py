@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spamnb.lab.evaluation import Options, evaluate
-from spamnb.lab.statistics.metrics import auc, paired
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.training.trainer import train
+from spamnb.engine.bulk import train
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.lab.evaluate import Options, evaluate
+from spamnb.lab.statistics import auc, paired
 
 BENCHES = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 ORDERS, NOISE_SEEDS = (7, 8, 9), (1, 2, 3)

@@ -13,9 +13,9 @@ MEGABYTES = 230
 LETTERS = "abcdefghijklmnopqrstuvwxyzABC."
 PROGRAM = """
 import resource, sys
-from spamnb.service.engine.filter import new_recipe
-from spamnb.service.foreign.formats import read_dump
-from spamnb.service.foreign.mapper import DumpOptions
+from spamnb.engine.filter import new_recipe
+from spamnb.maintenance.imports import read_dump
+from spamnb.maintenance.imports import DumpOptions
 with open(sys.argv[1], "rb") as file:
     found = read_dump(new_recipe(), file, DumpOptions("bogofilter"))
 used = resource.getrusage(resource.RUSAGE_SELF)

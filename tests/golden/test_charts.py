@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spamnb.service.telemetry.charts import (
+from spamnb.operations.figures import (
     DESK,
     PHONE,
     Chart,

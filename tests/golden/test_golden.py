@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.mail.message import Message, Part, read
+from spamnb.mail.envelope import LocalHosts
+from spamnb.mail.message import Message, Part, read
 
 HERE = Path(__file__).parent
 MESSAGES = sorted(HERE.glob("*.eml"))

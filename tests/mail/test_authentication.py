@@ -14,8 +14,8 @@ from support.verifiers import needs_opendkim, signed
 from support.waiting import until
 
 from spamnb import Filter
-from spamnb.core.mail.message import read
-from spamnb.core.policy.sender_evidence import evidence_of
+from spamnb.mail.message import read
+from spamnb.policy.senders import evidence_of
 
 pytestmark = [needs_rig, needs_opendkim, needs_rspamd]
 BOSS = f"boss@{DOMAIN}"

@@ -15,10 +15,10 @@ from support.shapes import messages, messages_of_corpus
 from support.waiting import until
 
 from spamnb import __version__
-from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.mail.message import read
-from spamnb.core.model.costs import Costs
-from spamnb.core.policy.verdict_headers import (
+from spamnb.mail.envelope import LocalHosts
+from spamnb.mail.message import read
+from spamnb.model.costs import Costs
+from spamnb.policy.headers import (
     ScanVerdict,
     header_end,
     is_own,

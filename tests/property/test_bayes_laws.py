@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.naive_bayes import BernoulliNB, MultinomialNB
 
-from spamnb.core.model.events import no_totals
-from spamnb.core.model.likelihood import bernoulli, multinomial
-from spamnb.core.model.likelihood.batch import Batch, ClassPair
-from spamnb.core.model.likelihood.smoothing import Assumptions, softmax
+from spamnb.model import bernoulli, multinomial
+from spamnb.model.events import no_totals
+from spamnb.model.smoothing import Assumptions, Batch, ClassPair, softmax
 
 F = 12
 

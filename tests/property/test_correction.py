@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from test_learning import NOW, WORDS, recipe
 
-from spamnb.core.features.extract import Key, digest_id
-from spamnb.core.model.correction import EXPECTED, RARE_MESSAGES
-from spamnb.core.model.costs import roles_of
-from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.requests import Learn, Source
-from spamnb.store import check as audit
+from spamnb.engine.filter import Filter
+from spamnb.engine.values import Learn, Source
+from spamnb.model.correction import EXPECTED, RARE_MESSAGES
+from spamnb.model.costs import roles_of
+from spamnb.model.features import Key, digest_id
+from spamnb.store import maintenance as audit
 from spamnb.store.memory import MemoryStore
 
 LABELS = (("ham", "spam"), ("ham", "spam", "list"), ("a", "spam", "b", "c", "d"))

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_learning import numbers
 
-from spamnb.core.model.costs import Costs
-from spamnb.service.engine import credit
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.requests import Learn, Source, Undo
-from spamnb.service.maintenance.rewind import relearn
-from spamnb.store.lmdb.store import open_store
+from spamnb.engine import planner
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.values import Learn, Source, Undo
+from spamnb.maintenance.rewind import relearn
+from spamnb.model.costs import Costs
+from spamnb.store.codec import decode_event, encode_event
 from spamnb.store.memory import MemoryStore
-from spamnb.store.rows.codec import decode_event, encode_event
+from spamnb.store.model_store import open_store
 
 WORDS = ["apple", "pear", "plum", "fig", "lemon", "lime", "quince", "cherry", "melon", "grape"]
 NOW, HOUR_US = 20_000 * 86_400_000_000, 3_600_000_000
@@ -110,9 +110,9 @@ def test_credit_has_limits(checks):
     """Credit is a small integer in any order of checks, and so is kept exactly in an event."""
     found = 0
     for agrees in checks:
-        found = credit.moved(found, agrees=agrees)
-        assert -credit.MOST <= found <= credit.MOST
-        assert 0 < credit.weight(found) <= 1
+        found = planner.moved(found, agrees=agrees)
+        assert -planner.MOST <= found <= planner.MOST
+        assert 0 < planner.weight(found) <= 1
     model = taught(MemoryStore(RECIPE), [(SOURCES[1], 0, 1, True)])
     with model.store.read() as view:
         event = next(iter(view.events()))._replace(credit=found)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from support.fleet import everything, joined
 from support.stores import picture
 
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.values import Forget, Learn, Source, Undo
 from spamnb.errors import SpamnbError
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.requests import Forget, Learn, Source, Undo
-from spamnb.store.fleet.memory_log import MemoryLog
-from spamnb.store.lmdb.store import open_store
+from spamnb.fleet.log import MemoryLog
 from spamnb.store.memory import MemoryStore
+from spamnb.store.model_store import open_store
 
 WORDS = ["apple", "pear", "plum", "fig", "lemon", "lime", "quince", "cherry", "melon", "grape"]
 NOW = 20_000 * 86_400_000_000

@@ -7,23 +7,20 @@ from support.fleet_storm import letter
 from support.outbox_host import OutboxHost
 from support.stores import ids_of
 
-from spamnb.core.persons.corrections import no_corrections
+from spamnb.engine.filter import new_recipe
+from spamnb.engine.values import Learn, Source
 from spamnb.errors import FleetError, LogAwayError, RefusedError
-from spamnb.service.engine.filter import new_recipe
-from spamnb.service.engine.requests import Learn, Source
-from spamnb.service.fleet.administration import standing
-from spamnb.service.fleet.fleet_store import FleetStore
-from spamnb.service.fleet.pulse import Pulse, hosts_of
-from spamnb.service.fleet.recovery import rejoin, reseed, skip
-from spamnb.service.fleet.snapshot import put_snapshot
-from spamnb.store import check as audit
-from spamnb.store.fleet.fleet_log import START, Draft, Outcome
-from spamnb.store.fleet.memory_log import MemoryLog
-from spamnb.store.fleet.position import FleetPosition
-from spamnb.store.fleet.seal import Place
-from spamnb.store.lmdb.store import open_store
-from spamnb.store.rows.codec import no_records
-from spamnb.store.rows.segments import key_of
+from spamnb.fleet.administration import rejoin, reseed, skip, standing
+from spamnb.fleet.entries import Place
+from spamnb.fleet.log import START, Draft, MemoryLog, Outcome
+from spamnb.fleet.pulse import Pulse, hosts_of, put_snapshot
+from spamnb.fleet.store import FleetStore
+from spamnb.model.persons import no_corrections
+from spamnb.store import maintenance as audit
+from spamnb.store.codec import no_records
+from spamnb.store.model_store import open_store
+from spamnb.store.row_sums import FleetPosition
+from spamnb.store.rows import key_of
 
 RECIPE = new_recipe()
 

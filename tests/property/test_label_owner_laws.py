@@ -16,17 +16,17 @@ from support.fleet import everything, joined
 from support.stores import picture
 from test_learning import numbers
 
-from spamnb.core.model.costs import Costs
-from spamnb.core.model.events import NO_LABEL, UNVERIFIED, label_key
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.message_labels import in_force
-from spamnb.service.engine.requests import Forget, Learn, Source, Undo
-from spamnb.service.maintenance.attribution import trainings_in_force
-from spamnb.service.maintenance.rewind import relearn, rewind
-from spamnb.store.check import check
-from spamnb.store.fleet.memory_log import MemoryLog
-from spamnb.store.lmdb.store import open_store
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.lookup import in_force
+from spamnb.engine.values import Forget, Learn, Source, Undo
+from spamnb.fleet.log import MemoryLog
+from spamnb.maintenance.attribution import trainings_in_force
+from spamnb.maintenance.rewind import relearn, rewind
+from spamnb.model.costs import Costs
+from spamnb.model.events import NO_LABEL, UNVERIFIED, label_key
+from spamnb.store.maintenance import check
 from spamnb.store.memory import MemoryStore
+from spamnb.store.model_store import open_store
 
 WORDS = ["apple", "pear", "plum", "fig", "lemon", "lime", "quince", "cherry", "melon", "grape"]
 NOW = 20_000 * 86_400_000_000

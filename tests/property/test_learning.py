@@ -13,15 +13,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spamnb.core.model.events import EventKind, Records
-from spamnb.core.model.training_rows import TrainingRows
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.values import Forget, Learn, Source, Undo
 from spamnb.errors import RefError, RefusedError
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.requests import Forget, Learn, Source, Undo
-from spamnb.store import check as audit
-from spamnb.store.apply_events import first_totals
+from spamnb.model.events import EventKind, Records
+from spamnb.model.training_rows import TrainingRows
+from spamnb.store import maintenance as audit
+from spamnb.store.codec import encode_event, no_records
+from spamnb.store.journal import first_totals
 from spamnb.store.memory import MemoryStore
-from spamnb.store.rows.codec import encode_event, no_records
 
 WORDS = ["apple", "pear", "plum", "fig", "lemon", "lime", "quince", "cherry", "melon", "grape"]
 DAY_US = 86_400_000_000

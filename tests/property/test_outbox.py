@@ -8,13 +8,13 @@ from support.fleet import everything
 from support.fleet_storm import letter
 from support.outbox_host import Killed, OutboxHost
 
-from spamnb.core.model.events import NO_LABEL, EventKind
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.values import Learn, Source
 from spamnb.errors import LogAwayError, RefError
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.requests import Learn, Source
-from spamnb.service.fleet.administration import leave
-from spamnb.service.fleet.waiting import learn_alone
-from spamnb.store.fleet.memory_log import MemoryLog
+from spamnb.fleet.administration import leave
+from spamnb.fleet.log import MemoryLog
+from spamnb.fleet.waiting import learn_alone
+from spamnb.model.events import NO_LABEL, EventKind
 
 RECIPE = new_recipe()
 

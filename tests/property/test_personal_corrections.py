@@ -7,28 +7,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spamnb.core.model.correction import matches_label
-from spamnb.core.model.costs import Costs, roles_of
-from spamnb.core.model.events import BIAS_ONE, STEP_ONE, Totals
-from spamnb.core.model.scoring import maturity, predict
-from spamnb.core.persons.corrections import (
+from spamnb.engine.filter import new_recipe
+from spamnb.errors import RefusedError
+from spamnb.model.correction import matches_label
+from spamnb.model.costs import Costs, roles_of
+from spamnb.model.events import BIAS_ONE, STEP_ONE, Totals
+from spamnb.model.persons import (
     PLACE_BITS,
     CorrectionReader,
     PersonalCorrections,
     filled_places,
     no_corrections,
     person_id,
-    places_of,
-)
-from spamnb.core.persons.learning import (
     personal_message,
     personal_scores,
     personal_shares,
     personal_step,
+    places_of,
 )
-from spamnb.errors import RefusedError
-from spamnb.service.engine.filter import new_recipe
-from spamnb.store.apply_events import first_totals
+from spamnb.model.scoring import maturity, predict
+from spamnb.store.journal import first_totals
 
 ALICE, BOB = (person_id(name, b"key") for name in ("alice", "bob"))
 LABELS = (("ham", "spam"), ("ham", "spam", "list"))

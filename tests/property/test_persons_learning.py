@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 from support.stores import picture, sound
 
-from spamnb.core.model.costs import Costs
+from spamnb.engine.filter import new_recipe
+from spamnb.engine.learner import Learner, scores_for_person
+from spamnb.engine.values import Example, Forget, Learn, Source, Undo
 from spamnb.errors import RefusedError
-from spamnb.service.engine.filter import new_recipe
-from spamnb.service.engine.learner import Learner
-from spamnb.service.engine.persons import scores_for_person
-from spamnb.service.engine.requests import Example, Forget, Learn, Source, Undo
-from spamnb.service.maintenance.rewind import relearn
-from spamnb.store.lmdb.store import open_store
+from spamnb.maintenance.rewind import relearn
+from spamnb.model.costs import Costs
+from spamnb.store.maintenance import Change, rebuild, replay
 from spamnb.store.memory import MemoryStore
-from spamnb.store.rebuild import Change, rebuild, replay
+from spamnb.store.model_store import open_store
 
 RECIPE = new_recipe("corrected", ("ham", "spam"))
 PERSONS = 11, 22, 33

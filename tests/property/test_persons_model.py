@@ -5,9 +5,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from spamnb.lab.persons.models import Given, SharedAndPersonal
-from spamnb.lab.persons.world import NO_PERSON
-from spamnb.lab.trial import Options, read_samples
+from spamnb.lab.persons import NO_PERSON, Given, SharedAndPersonal
+from spamnb.lab.runs import Options, read_samples
 
 DAY_US = 86_400_000_000
 NOW = 20_000 * DAY_US

@@ -4,13 +4,11 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from spamnb.core.features.clue_texts import location_shown, text_shown
-from spamnb.core.features.extract import Key, extract
-from spamnb.core.features.locations import SHAPES
-from spamnb.core.features.tokens import fields
-from spamnb.core.mail import limits
-from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.mail.message import Message, canonical, read
+from spamnb.mail import limits
+from spamnb.mail.envelope import LocalHosts
+from spamnb.mail.message import Message, canonical, read
+from spamnb.model.features import Key, extract
+from spamnb.model.tokens import SHAPES, fields, location_shown, text_shown
 
 WORDS = [
     *(b"\n", b"\n\n", b"\r\n", b"\r", b" ", b"\t", b":", b";", b"=", b'"', b"'", b"--", b"\0"),

@@ -22,7 +22,7 @@ from support.relay_core import (
     SessionDriver,
 )
 
-from spamnb.service.scanning.types import ScanResult
+from spamnb.scan.values import ScanResult
 
 MESSAGES = [
     TEXT,

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from support.stores import picture
 from test_learning import NOW, WORDS, each_recipe, mail, open_memory
 
-from spamnb.core.model.costs import Costs
-from spamnb.core.model.events import BulkChange, EventKind, Recipe
-from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.requests import BulkLoad, Forget, Learn, Source, Undo
-from spamnb.service.engine.scoring import score_examples
-from spamnb.service.maintenance.attribution import bisect
-from spamnb.service.maintenance.event_filter import EventFilter
-from spamnb.service.maintenance.rewind import relearn, rewind, undoable
-from spamnb.store import check as audit
-from spamnb.store.rebuild import Change, rebuild, replay
+from spamnb.engine.event_filter import EventFilter
+from spamnb.engine.filter import Filter
+from spamnb.engine.scoring import score_examples
+from spamnb.engine.values import BulkLoad, Forget, Learn, Source, Undo
+from spamnb.maintenance.attribution import bisect
+from spamnb.maintenance.rewind import relearn, rewind, undoable
+from spamnb.model.costs import Costs
+from spamnb.model.events import BulkChange, EventKind, Recipe
+from spamnb.store import maintenance as audit
+from spamnb.store.maintenance import Change, rebuild, replay
 
 few = settings(max_examples=settings.default.max_examples // 10)
 PEOPLE = ("ann", "bob", "mallory")

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from support.stores import NOON_2026, RECIPE, apply, bulk_event, event_for, ids_of, mail, sound
 
-from spamnb.store.lmdb.store import open_store
-from spamnb.store.rows import logged_rows, segments
-from spamnb.store.rows.logged_rows import RowCache
+from spamnb.store import rows
+from spamnb.store import rows as segments
+from spamnb.store.model_store import open_store
+from spamnb.store.rows import RowCache
 from spamnb.store.table_views import TableReadView, Tables
 
 EVERYTHING = ids_of(*range(800))
@@ -21,8 +22,8 @@ EVERYTHING = ids_of(*range(800))
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     """A model with a log of 128 rows and segments of some hundred."""
-    monkeypatch.setattr(logged_rows, "LEAST_BITS", 7)
-    monkeypatch.setattr(logged_rows, "MOST_BITS", 7)
+    monkeypatch.setattr(rows, "LEAST_BITS", 7)
+    monkeypatch.setattr(rows, "MOST_BITS", 7)
     monkeypatch.setattr(segments, "ROW_BITS", 5)
     with closing(open_store(tmp_path / "model", create=RECIPE)) as model:
         yield model

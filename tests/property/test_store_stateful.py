@@ -22,11 +22,13 @@ from support.stores import (
     picture,
 )
 
-from spamnb.core.model.events import NO_LABEL, EventKind, Recipe
-from spamnb.store.check import check, named, stale
-from spamnb.store.lmdb.store import open_store
+from spamnb.model.events import NO_LABEL, EventKind, Recipe
+from spamnb.store import rows as logged_rows
+from spamnb.store import rows as segments
+from spamnb.store import vocabulary
+from spamnb.store.maintenance import check, named, stale
 from spamnb.store.memory import MemoryStore
-from spamnb.store.rows import logged_rows, segments, vocabulary
+from spamnb.store.model_store import open_store
 
 RECIPE = Recipe(kind="bernoulli", groups=2)
 MESSAGES = st.integers(1, 12)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from spamnb.core.mail.local_hosts import LocalHosts
+from spamnb.mail.envelope import LocalHosts
 from support.docs_snippets import changed, snippet
 from support.forged_results import DOMAIN, SITE
 from support.postfix import Daemon, Rig, free_ports, started

@@ -11,7 +11,7 @@ from itertools import count
 
 import pytest
 
-from spamnb.service.admin.logins import Cost, Login, hashed, write_logins
+from spamnb.operations.logins import Cost, Login, hashed, write_logins
 from support.console import console
 from support.daemon import DELIVERY, send
 from support.waiting import LIMIT_S

@@ -19,7 +19,7 @@ from typing import NamedTuple, cast
 
 from spamnb.__main__ import main
 from spamnb.cli.main import run
-from spamnb.store.lmdb.environment import environments
+from spamnb.store.model_store import environments
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = PROJECT / "corpora" / "sample"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from spamnb.service.engine.filter import Filter
+from spamnb.engine.filter import Filter
 from support.cli import spamnb
 from support.daemon import NO_DELIVERY, serve, settings_in
 from support.waiting import LIMIT_S, until

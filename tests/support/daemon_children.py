@@ -14,7 +14,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from spamnb.daemon.processes.shared_state import ProcessState
+from spamnb.daemon.shared import ProcessState
 from spamnb.errors import SpamnbError
 
 
@@ -90,18 +90,17 @@ HANG = b"this hangs"
 
 def slow_worker(start, shared, channel):
     """Be a worker with slow scan processes."""
-    from spamnb.daemon.roles import scan_setup, worker
-    from spamnb.daemon.roles.scan_pool import ScanPool
+    from spamnb.daemon import worker
 
-    pool = partial(ScanPool, entry="support.daemon_children:slow_helper")
-    scan_setup.ScanPool = pool  # type: ignore[attr-defined, assignment]
+    pool = partial(worker.ScanPool, entry="support.daemon_children:slow_helper")
+    worker.ScanPool = pool  # type: ignore[assignment]
     return worker.main(start, shared, channel)
 
 
 def slow_helper(start, shared, channel):
     """Scan each message in SLOW_S. A message with HANG takes until `hanging-PID` is removed."""
-    from spamnb.daemon.roles import scan_process
-    from spamnb.service.scanning.model_session import digest_of, scan_to_json
+    from spamnb.daemon import worker
+    from spamnb.scan.judge import digest_of, scan_to_json
 
     def slowly(model_session, raw, notes, recipients):
         model_session.crash_register.mark(digest_of(raw))
@@ -114,8 +113,8 @@ def slow_helper(start, shared, channel):
         model_session.crash_register.release()
         return scan_to_json(model_session, raw, notes, recipients)
 
-    scan_process.scan_to_json = slowly  # type: ignore[attr-defined, assignment]
-    return scan_process.main(start, shared, channel)
+    worker.scan_to_json = slowly  # type: ignore[attr-defined, assignment]
+    return worker.scan_main(start, shared, channel)
 
 
 WAIT_S = 0.001
@@ -128,8 +127,8 @@ def waiting_worker(start, shared, channel):
     """
     from contextlib import suppress
 
-    from spamnb.daemon.roles import worker
-    from spamnb.service.scanning.model_session import ModelSession
+    from spamnb.daemon import worker
+    from spamnb.scan.judge import ModelSession
     from support.namespaces import Network
 
     scan = ModelSession.scan
@@ -145,7 +144,7 @@ def waiting_worker(start, shared, channel):
 
 def main(home, config, *roles):
     """Serve with these roles: functions of this module, or `real`."""
-    from spamnb.daemon.processes.bootstrap import ENTRIES, ServeRequest, serve
+    from spamnb.daemon.start import ENTRIES, ServeRequest, serve
     from spamnb.settings import load
 
     entries = dict.fromkeys(ENTRIES, "support.daemon_children:echo")

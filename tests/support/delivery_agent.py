@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spamnb.endpoints.smtp.delivery.params import DeliveryParams
-from spamnb.endpoints.smtp.delivery.ports import AgentDeps, Listener
-from spamnb.endpoints.smtp.delivery.server import Server
-from spamnb.service.admin.logins import Cost, Login, hashed, write_logins
-from spamnb.service.engine.receipt import Receipt
-from spamnb.service.feedback.types import Answer, SenderChange
-from spamnb.service.telemetry.metrics import Meters
+from spamnb.engine.receipt import Receipt
+from spamnb.feedback.values import Answer, SenderChange
+from spamnb.operations.logins import Cost, Login, hashed, write_logins
+from spamnb.settings.values import DeliveryParams
+from spamnb.smtp.delivery_session import Server
+from spamnb.smtp.delivery_values import AgentDeps, Listener
+from spamnb.telemetry import Meters
 from support.waiting import LIMIT_S
 
 CHEAP = Cost(ln=4, r=8, p=1)

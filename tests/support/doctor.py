@@ -4,7 +4,7 @@ import json
 import os
 import sys
 
-from spamnb.service.engine.filter import Filter
+from spamnb.engine.filter import Filter
 from support.cli import undated
 from support.postfix import PROJECT, Daemon
 from support.waiting import until

@@ -42,7 +42,7 @@ def alone(monkeypatch, tmp_path, no_system_file):
     for name in ("SPAMNB_HOME", "STATE_DIRECTORY", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("spamnb.cli.daemon_client.WELL_KNOWN", tmp_path / "absent.sock")
+    monkeypatch.setattr("spamnb.cli.session.WELL_KNOWN", tmp_path / "absent.sock")
 
 
 @pytest.fixture(scope="session")

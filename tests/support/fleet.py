@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import secrets
 
-from spamnb.service.engine.filter import Filter
-from spamnb.service.fleet.fleet_store import FleetStore, Member
-from spamnb.store import check as audit
-from spamnb.store.fleet.body import VERSION
-from spamnb.store.fleet.fleet_log import START, Head
-from spamnb.store.fleet.position import FleetPosition
-from spamnb.store.fleet.seal import SEALERS
-from spamnb.store.fleet.weights import scan_sums
+from spamnb.engine.filter import Filter
+from spamnb.fleet.entries import SEALERS, VERSION
+from spamnb.fleet.log import START, Head
+from spamnb.fleet.store import FleetStore, Member
+from spamnb.store import maintenance as audit
+from spamnb.store.row_sums import FleetPosition
+from spamnb.store.weights import scan_sums
 from support.stores import picture
 
 KEY = bytes(range(32))

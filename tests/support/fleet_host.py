@@ -8,13 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-from spamnb.daemon.processes.logs import Log
-from spamnb.daemon.processes.shared_state import SharedState
-from spamnb.daemon.roles.learner import LearnerSockets, run
-from spamnb.daemon.roles.model_holder import LearnerConfig
-from spamnb.endpoints.fleet.membership import open_member
-from spamnb.endpoints.fleet.params import FleetParams
+from spamnb.daemon.learner import LearnerConfig, LearnerSockets, run
+from spamnb.daemon.shared import DaemonLog, SharedState
+from spamnb.fleet.membership import open_member
 from spamnb.settings.schema import LogSettings
+from spamnb.settings.values import FleetParams
 from support.learner import listening
 
 
@@ -27,7 +25,7 @@ def main():
     shared = SharedState.create(["learner"])
     config = LearnerConfig(
         home=Path(home),
-        log=Log(LogSettings()),
+        log=DaemonLog(LogSettings()),
         fleet=lambda: open_member(params, Path(home))._replace(level=int(level)),
         spools=(Path(where) / "spool",),
     )

@@ -17,22 +17,20 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from spamnb.core.model.events import NO_LABEL, EventKind
-from spamnb.endpoints.control.protocol import ControlClient
-from spamnb.endpoints.fleet.membership import make_key, open_member
-from spamnb.endpoints.fleet.params import FleetParams
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.values import Forget, Learn, MergedWords, Source
 from spamnb.errors import PeerError, RefusedError, StoreError
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.requests import Forget, Learn, Source
-from spamnb.service.engine.words import MergedWords
-from spamnb.service.fleet.administration import begin, leave, raise_level
-from spamnb.service.fleet.recovery import rejoin, reseed
-from spamnb.service.fleet.snapshot import put_snapshot
-from spamnb.store.apply_events import Replay
-from spamnb.store.fleet.body import VERSION
-from spamnb.store.fleet.outbox import OutboxReader
-from spamnb.store.lmdb.store import open_store
+from spamnb.fleet.administration import begin, leave, raise_level, rejoin, reseed
+from spamnb.fleet.entries import VERSION
+from spamnb.fleet.membership import make_key, open_member
+from spamnb.fleet.outbox import OutboxReader
+from spamnb.fleet.pulse import put_snapshot
+from spamnb.model.events import NO_LABEL, EventKind
+from spamnb.operations.protocol import ControlClient
+from spamnb.settings.values import FleetParams
+from spamnb.store.journal import Replay
 from spamnb.store.maintenance import backup, restore
+from spamnb.store.model_store import open_store
 from support import fleet_host
 from support.fleet import everything
 from support.fleet_link import FleetLinks

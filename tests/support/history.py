@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from spamnb.errors import StoreDamagedError
-from spamnb.store.history import flusher
-from spamnb.store.history.entry import HistoryEntry
-from spamnb.store.history.verdict_history import History
+from spamnb.records import verdicts
+from spamnb.records.verdicts import History, HistoryEntry
 from support.waiting import LIMIT_S
 
 HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
@@ -61,7 +60,7 @@ def run(way, folder, first=1):
 
 def add_till_killed(folder, first):
     """Add one entry or a few at a time, and settle often, until killed; print the last number."""
-    flusher._FLUSH_S = 0.002
+    verdicts._FLUSH_S = 0.002
     history = History.open(folder)
     numbers = count(first)
     while True:
@@ -71,7 +70,7 @@ def add_till_killed(folder, first):
 
 
 def add_and_end(folder, first):
-    flusher._FLUSH_S = 0.01
+    verdicts._FLUSH_S = 0.01
     history = History.open(folder)
     for number in range(first, first + EACH):
         history.add([entry(number, size=50)])
@@ -117,7 +116,7 @@ def read_till_all(folder, _):
 
 def leave_fresh(folder, first):
     """End without settling the entries."""
-    flusher._FLUSH_S = 1000.0
+    verdicts._FLUSH_S = 1000.0
     history = History.open(folder)
     history.add([entry(first), entry(first + 1)])
     history.add([entry(first + 2)])
@@ -134,7 +133,7 @@ def die_at(place, name):
 
 
 def die_before_the_commit(folder, first):
-    from spamnb.store.lmdb.table import LmdbTable
+    from spamnb.store.model_store import LmdbTable
 
     history = History.open(folder)
     history.add([entry(first), entry(first + 1), entry(first + 2)])

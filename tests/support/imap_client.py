@@ -2,14 +2,12 @@
 
 import re
 
-from spamnb.core.policy.verdict_headers import ScanVerdict
-from spamnb.endpoints.imap.connection import StopSignal
-from spamnb.endpoints.imap.params import ImapParams, ImapTimes
-from spamnb.endpoints.imap.ports import ImapPorts
-from spamnb.endpoints.imap.runner import AccountReader, ImapPlan
-from spamnb.endpoints.imap.state import MailboxState
 from spamnb.errors import SpamnbError
-from spamnb.service.feedback.types import Answer
+from spamnb.feedback.values import Answer
+from spamnb.imap.client import StopSignal
+from spamnb.imap.sync import AccountReader, ImapPlan, ImapPorts, MailboxState
+from spamnb.policy.headers import ScanVerdict
+from spamnb.settings.values import ImapParams, ImapTimes
 
 WAYS = {"move": "", "copy": "MOVE", "flag": "MOVE,UIDPLUS"}
 """method of filing junk -> what the server hides to cause this method"""

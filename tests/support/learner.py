@@ -7,15 +7,13 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
-from spamnb.core.model.verdict import signature_text
-from spamnb.daemon.processes.logs import Log
-from spamnb.daemon.processes.shared_state import SharedState
-from spamnb.daemon.roles.learner import LearnerSockets, run
-from spamnb.daemon.roles.model_holder import LearnerConfig
-from spamnb.endpoints.control.protocol import ControlClient
-from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.daemon.learner import LearnerConfig, LearnerSockets, run
+from spamnb.daemon.shared import DaemonLog, SharedState
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.model.verdict import signature_text
+from spamnb.operations.protocol import ControlClient
 from spamnb.settings.schema import LogSettings
-from spamnb.store import check as audit
+from spamnb.store import maintenance as audit
 from support.waiting import LIMIT_S
 
 
@@ -42,7 +40,7 @@ class Learner:
             os.dup2(log.fileno(), 2)
         if self.prepare is not None:
             self.prepare()
-        config = LearnerConfig(home=self.home, log=Log(LogSettings()), **options)
+        config = LearnerConfig(home=self.home, log=DaemonLog(LogSettings()), **options)
         sockets = LearnerSockets(self.listener, SharedState.create(["learner"]), 0)
         os._exit(run(config, sockets))
 

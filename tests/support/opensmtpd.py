@@ -117,7 +117,7 @@ class OpenSmtpd:
     def filter_process(self):
         """The pid of the filter; because of `exec` it is a single process."""
         found = children(self.process.pid)
-        return next(pid for pid in found if "spamnb.endpoints.opensmtpd" in command_of(pid))
+        return next(pid for pid in found if "spamnb.opensmtpd" in command_of(pid))
 
     def log(self):
         """Read what it has written."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 import random
 from functools import partial
 
+from spamnb.engine.filter import Filter
 from spamnb.errors import LogAwayError
-from spamnb.service.engine.filter import Filter
-from spamnb.service.fleet.fleet_store import FleetStore, Member
-from spamnb.service.fleet.waiting import FleetCommitter
-from spamnb.store.fleet import OUTBOX_BYTES
-from spamnb.store.fleet.fleet_log import START, Head
-from spamnb.store.fleet.outbox import Outbox
-from spamnb.store.fleet.position import FleetPosition
-from spamnb.store.fleet.seal import SEALERS
-from spamnb.store.fleet.tail import Tail
-from spamnb.store.lmdb.store import open_store
+from spamnb.fleet.entries import SEALERS
+from spamnb.fleet.log import START, Head, Tail
+from spamnb.fleet.outbox import Outbox
+from spamnb.fleet.store import FleetStore, Member
+from spamnb.fleet.waiting import FleetCommitter
+from spamnb.settings.values import OUTBOX_BYTES
+from spamnb.store.model_store import open_store
+from spamnb.store.row_sums import FleetPosition
 from support.fleet import KEY
 
 

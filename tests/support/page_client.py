@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 from urllib.parse import urlencode
 
-from spamnb.endpoints.console.pages.logins.visitors import Visitor
+from spamnb.console.page import Visitor
 from support.browser import PASSWORD
 from support.daemon import send
 from support.waiting import LIMIT_S

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from spamnb.endpoints.fleet.membership import open_log
-from spamnb.endpoints.fleet.params import FleetParams
+from spamnb.fleet.membership import open_log
+from spamnb.settings.values import FleetParams
 from support.waiting import LIMIT_S, until
 
 _FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"))

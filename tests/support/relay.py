@@ -9,13 +9,13 @@ import socket
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from spamnb.core.policy import verdict_headers
-from spamnb.endpoints.net.address import Address
-from spamnb.endpoints.net.memory_budget import MemoryBudget
-from spamnb.endpoints.smtp.relay.listener import RelayListener
-from spamnb.endpoints.smtp.relay.params import Limits, ListenerParams, Timeouts
-from spamnb.service.scanning.types import ScanResult
-from spamnb.service.telemetry.metrics import Meters
+from spamnb.net.address import Address
+from spamnb.net.server import MemoryBudget
+from spamnb.policy import headers
+from spamnb.scan.values import ScanResult
+from spamnb.settings.values import Limits, ListenerParams, Timeouts
+from spamnb.smtp.relay import RelayListener
+from spamnb.telemetry import Meters
 from support.waiting import LIMIT_S, until_true
 
 BRISK = Timeouts(sweep_s=0.02)
@@ -343,7 +343,7 @@ def limits(**changes):
     return Limits(**changes)
 
 
-UNSCANNED = verdict_headers.unscanned_fields("busy")
+UNSCANNED = headers.unscanned_fields("busy")
 
 
 def stuffed(data):

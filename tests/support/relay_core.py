@@ -4,15 +4,15 @@ from collections import deque
 from dataclasses import replace
 from typing import Any
 
-from spamnb.core.policy.verdict_headers import unscanned_fields
-from spamnb.endpoints.net import scan_actions
-from spamnb.endpoints.net.address import Address
-from spamnb.endpoints.smtp.relay import actions
-from spamnb.endpoints.smtp.relay.params import ListenerParams
-from spamnb.endpoints.smtp.relay.session import RelaySession
-from spamnb.service.scanning.scanner import BUSY_REPLY
-from spamnb.service.scanning.types import ScanResult
-from spamnb.service.telemetry.metrics import Meters
+from spamnb.net import actions
+from spamnb.net import actions as scan_actions
+from spamnb.net.address import Address
+from spamnb.policy.headers import unscanned_fields
+from spamnb.scan.scanner import BUSY_REPLY
+from spamnb.scan.values import ScanResult
+from spamnb.settings.values import ListenerParams
+from spamnb.smtp.relay_session import RelaySession
+from spamnb.telemetry import Meters
 
 BEGIN_S = 1000.0
 HELD = object()

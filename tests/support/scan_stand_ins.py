@@ -7,7 +7,7 @@ import socket
 import time
 from pathlib import Path
 
-from spamnb.daemon.processes.shared_state import InFlightGuard, ProcessState
+from spamnb.daemon.shared import InFlightGuard, ProcessState
 
 DIGEST = b"d" * 16
 

@@ -6,21 +6,20 @@ from email.parser import BytesParser
 from pathlib import Path
 from typing import Any
 
-from spamnb.core.mail.envelope import Client, Envelope
-from spamnb.core.model.costs import Costs
-from spamnb.core.policy.actions import ActionMap, ActionPolicy
-from spamnb.core.policy.verdict_headers import add_to_message, header_end
 from spamnb.errors import StoreMissingError
-from spamnb.service.scanning.access_lists import AccessLists
-from spamnb.service.scanning.model_session import (
+from spamnb.mail.envelope import Client, Envelope
+from spamnb.model.costs import Costs
+from spamnb.policy.actions import ActionMap, ActionPolicy
+from spamnb.policy.headers import add_to_message, header_end
+from spamnb.scan.access_lists import AccessLists
+from spamnb.scan.judge import (
     ModelSession,
     SessionConfig,
     scan_to_json,
 )
-from spamnb.service.scanning.scanner import Scanner, ScannerDeps, ScanPolicy
-from spamnb.service.scanning.types import ScanRequest, ScanResult
-from spamnb.service.telemetry.log import silent
-from spamnb.service.telemetry.metrics import Meters
+from spamnb.scan.scanner import Scanner, ScannerDeps, ScanPolicy
+from spamnb.scan.values import ScanRequest, ScanResult
+from spamnb.telemetry import Meters, silent
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 TAUGHT = 150

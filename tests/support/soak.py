@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from spamnb.endpoints.control.protocol import ControlClient
-from spamnb.service.feedback.types import Feedback
+from spamnb.feedback.values import Feedback
+from spamnb.operations.protocol import ControlClient
 from support.postfix import children, free_ports
 from support.soak_client import MAY_BE_REFUSED, Sender
 from support.waiting import LIMIT_S, until

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spamnb.core.model.events import (
+from spamnb.model.events import (
     NO_LABEL,
     BulkChange,
     Event,
@@ -18,13 +18,13 @@ from spamnb.core.model.events import (
     label_key,
     no_update,
 )
-from spamnb.core.persons.rows import PersonalRows
-from spamnb.store.apply_events import apply_event, event_ids
-from spamnb.store.check import check, collect
+from spamnb.model.persons import PersonalRows
+from spamnb.store.codec import encode_event
 from spamnb.store.contract import Word, packed
+from spamnb.store.journal import apply_event, event_ids
+from spamnb.store.maintenance import check, collect
 from spamnb.store.memory import MemoryStore
-from spamnb.store.rows.codec import encode_event
-from spamnb.store.rows.personal_codec import encode_personal
+from spamnb.store.person_tables import encode_personal
 
 NOON_2026 = 1_767_268_800_000_000
 DAY_US = 86_400_000_000

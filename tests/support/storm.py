@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spamnb.endpoints.control.protocol import ControlClient
+from spamnb.engine.filter import Filter
 from spamnb.errors import SpamnbError, UserError
-from spamnb.service.engine.filter import Filter
-from spamnb.service.feedback.types import Feedback
+from spamnb.feedback.values import Feedback
+from spamnb.operations.protocol import ControlClient
 from support.postfix import children, free_ports
 from support.soak_sink import body_digest
 from support.storm_attackers import Client, RefusedError, random_words

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from spamnb.endpoints.fleet.params import FleetParams
-from spamnb.endpoints.fleet.valkey_log import ValkeyLog
+from spamnb.fleet.valkey import ValkeyLog
+from spamnb.settings.values import FleetParams
 from support.waiting import LIMIT_S
 
 PROGRAM = shutil.which("valkey-server") or shutil.which("redis-server")

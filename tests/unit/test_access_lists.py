@@ -4,12 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.mail.envelope import Client, Envelope
-from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.mail.results import passed_domains, read_results
-from spamnb.core.policy.sender_evidence import SenderEvidence, aligned
 from spamnb.errors import SettingsError
-from spamnb.service.scanning.access_lists import (
+from spamnb.mail.envelope import Client, Envelope, LocalHosts
+from spamnb.mail.results import passed_domains, read_results
+from spamnb.policy.senders import SenderEvidence, aligned
+from spamnb.scan.access_lists import (
     AccessLists,
     NetworkTable,
     RuleFiles,

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.model.costs import DECISIONS
-from spamnb.core.policy.actions import (
+from spamnb.errors import SettingsError
+from spamnb.model.costs import DECISIONS
+from spamnb.policy.actions import (
     LEAST_MESSAGES,
     MAIL_ACTIONS,
     ActionMap,
@@ -15,8 +16,7 @@ from spamnb.core.policy.actions import (
     Fallbacks,
     limit_while_untrained,
 )
-from spamnb.core.policy.verdict_headers import Reason
-from spamnb.errors import SettingsError
+from spamnb.policy.headers import Reason
 
 HARSH = ActionMap(unsure="tag", junk="quarantine", reject="reject")
 

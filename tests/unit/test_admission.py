@@ -1,6 +1,6 @@
 """Open connections: all of them, and those of each client."""
 
-from spamnb.endpoints.net.admission import OpenConnections
+from spamnb.net.server import OpenConnections
 
 
 def test_both_limits_hold_and_places_become_free():

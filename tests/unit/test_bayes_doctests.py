@@ -7,11 +7,11 @@ from importlib import import_module
 import pytest
 
 import spamnb.bayes
-import spamnb.core.model.likelihood
+import spamnb.model
 
 MODULES = [
     f"{family.__name__}.{found.name}"
-    for family in (spamnb.bayes, spamnb.core.model.likelihood)
+    for family in (spamnb.bayes, spamnb.model)
     for found in pkgutil.iter_modules(family.__path__)
 ]
 

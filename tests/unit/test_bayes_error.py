@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spamnb.lab.statistics.bayes_error import SAMPLE, disagreeing, estimate, sample
+from spamnb.lab.statistics import SAMPLE, disagreeing, estimate, sample
 
 
 def words(rng, many, *, most=40):

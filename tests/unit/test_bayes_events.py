@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from support import scikit
 
-from spamnb.core.model.events import Totals, no_totals
-from spamnb.core.model.likelihood import bernoulli, multinomial
-from spamnb.core.model.likelihood.batch import Batch, ClassPair
-from spamnb.core.model.likelihood.smoothing import Assumptions, softmax
 from spamnb.errors import BugError
+from spamnb.model import bernoulli, multinomial
+from spamnb.model.events import Totals, no_totals
+from spamnb.model.smoothing import Assumptions, Batch, ClassPair, softmax
 
 MODELS = [multinomial, bernoulli]
 

@@ -199,5 +199,5 @@ def test_kernels_in_blocks_are_kernels(monkeypatch):
     rng = np.random.default_rng(6)
     X, y = rng.normal(size=(50, 2)), rng.integers(0, 2, 50)
     whole = KernelNB().fit(X, y).predict_joint_log_proba(X)
-    monkeypatch.setattr("spamnb.bayes.densities.BLOCK", 7)
+    monkeypatch.setattr("spamnb.bayes.gaussian.BLOCK", 7)
     np.testing.assert_array_equal(KernelNB().fit(X, y).predict_joint_log_proba(X), whole)

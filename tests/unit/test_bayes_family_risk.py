@@ -17,9 +17,9 @@ from spamnb.bayes import (
     roc_curve,
     zero_one,
 )
-from spamnb.core.model.costs import Costs
-from spamnb.core.model.decision import decide_many
 from spamnb.errors import UserError
+from spamnb.model.costs import Costs
+from spamnb.model.verdict import decide_many
 
 
 def normal_tail(distance):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from spamnb.core.model.likelihood.smoothing import (
+from spamnb.errors import BugError
+from spamnb.model.smoothing import (
     Assumptions,
     log_m_estimate,
     log_prior,
@@ -12,7 +13,6 @@ from spamnb.core.model.likelihood.smoothing import (
     m_estimate,
     softmax,
 )
-from spamnb.errors import BugError
 
 
 def test_m_estimate_of_outlook_given_no():

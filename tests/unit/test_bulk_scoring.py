@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from support.waiting import LIMIT_S
 
+from spamnb.engine.bulk import Scoring, score_paths
+from spamnb.engine.filter import Filter
 from spamnb.errors import CorpusError, StoreMissingError
-from spamnb.service.engine.filter import Filter
-from spamnb.service.training.bulk_scoring import Scoring, score_paths
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = PROJECT / "corpora" / "sample"
@@ -105,7 +105,7 @@ def test_deep_folders_and_many_clues_cannot_stop_the_workers(home, tmp_path):
         os.link(deep / "0", deep / str(number)) if number else (deep / "0").write_bytes(raw)
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from spamnb.service.training.bulk_scoring import Scoring, score_paths\n"
+        "from spamnb.engine.bulk import Scoring, score_paths\n"
         "print(sum(1 for _ in score_paths(Path(sys.argv[1]), [sys.argv[2]],"
         " Scoring(jobs=2, clues=20))))\n"
     )

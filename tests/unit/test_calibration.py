@@ -5,8 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from spamnb.core.model.events import no_totals
-from spamnb.core.model.scoring import FEW, LOW, MORE, SURE, calibrated, joint_lead, maturity
+from spamnb.model.events import no_totals
+from spamnb.model.scoring import FEW, LOW, MORE, SURE, calibrated, joint_lead, maturity
 
 LEADS = np.linspace(0, 40, 4_001).tolist()
 MATURITIES = [0.0, 0.3, 1.0]

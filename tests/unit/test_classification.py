@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.model.scoring import one_against_rest
-from spamnb.lab.statistics import classification
-from spamnb.lab.statistics.classification import LabelMetrics, quality
+from spamnb.lab import statistics
+from spamnb.lab.statistics import LabelMetrics, quality
+from spamnb.model.scoring import one_against_rest
 
 ROWS = st.lists(st.tuples(st.booleans(), st.integers(-4, 4)), min_size=2, max_size=40)
 
@@ -23,7 +23,7 @@ def test_what_never_was_is_zero():
     """Without documents and without assignments all metrics are 0, not nan."""
     nothing = LabelMetrics(0, 0, 0)
     assert (nothing.precision, nothing.recall, nothing.f1) == (0, 0, 0)
-    assert classification.macro_f1([nothing]) == 0
+    assert statistics.macro_f1([nothing]) == 0
 
 
 def test_averages_are_those_of_scikit_learn():
@@ -33,9 +33,9 @@ def test_averages_are_those_of_scikit_learn():
     dice = np.random.default_rng(1)
     truth, found = dice.integers(0, 4, 200), dice.integers(0, 4, 200)
     parts = [quality(truth == k, found == k) for k in range(4)]
-    assert classification.macro_f1(parts) == pytest.approx(f1_score(truth, found, average="macro"))
-    assert classification.pooled(parts).f1 == pytest.approx(f1_score(truth, found, average="micro"))
-    table = classification.confusion(truth, found, 4)
+    assert statistics.macro_f1(parts) == pytest.approx(f1_score(truth, found, average="macro"))
+    assert statistics.pooled(parts).f1 == pytest.approx(f1_score(truth, found, average="micro"))
+    table = statistics.confusion(truth, found, 4)
     assert table.sum() == 200
     assert [table[k, k] for k in range(4)] == [part.right for part in parts]
 
@@ -43,9 +43,7 @@ def test_averages_are_those_of_scikit_learn():
 def test_clear_documents_are_cut_between():
     """Where truth and scores agree, the threshold lies between the two sides."""
     truth = np.array([True, False, True, False])
-    assert classification.best_threshold(truth, np.array([5.0, -4, 3, -6]), 0.0) == pytest.approx(
-        -0.5
-    )
+    assert statistics.best_threshold(truth, np.array([5.0, -4, 3, -6]), 0.0) == pytest.approx(-0.5)
 
 
 @given(ROWS)
@@ -53,7 +51,7 @@ def test_no_other_threshold_is_better(rows):
     """The threshold maximises the expected F1 of the mean of truth and probability."""
     truth = np.array([row[0] for row in rows])
     score = np.array([row[1] for row in rows], float)
-    chosen = classification.best_threshold(truth, score, 0.0)
+    chosen = statistics.best_threshold(truth, score, 0.0)
     if not truth.any():
         assert chosen == 0.0
         return
@@ -69,11 +67,11 @@ def test_no_other_threshold_is_better(rows):
 def test_break_even_is_where_precision_is_recall():
     """Break-even takes as many documents as have the label; ties count with their mean."""
     truth = np.array([True, True, False, True, False])
-    assert classification.break_even(truth, np.array([5.0, 4, 3, 2, 1])) == pytest.approx(2 / 3)
-    assert classification.break_even(truth, np.array([5.0, 3, 3, 3, 1])) == pytest.approx(
+    assert statistics.break_even(truth, np.array([5.0, 4, 3, 2, 1])) == pytest.approx(2 / 3)
+    assert statistics.break_even(truth, np.array([5.0, 3, 3, 3, 1])) == pytest.approx(
         (1 + 4 / 3) / 3
     )
-    assert classification.break_even(~truth & truth, np.zeros(5)) is None
+    assert statistics.break_even(~truth & truth, np.zeros(5)) is None
 
 
 @given(st.lists(st.floats(-800, 800), min_size=2, max_size=6))

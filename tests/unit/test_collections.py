@@ -3,12 +3,12 @@
 import documentcraft
 import pytest
 
-from spamnb.core.mail.message import read_document, text_of
+from spamnb.engine.bulk import train
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.mailboxes import Unreadable, read_unit, units
 from spamnb.errors import CorpusError
-from spamnb.lab.collections import documents
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.training.sources import Unreadable, read_unit, units
-from spamnb.service.training.trainer import train
+from spamnb.lab.labels import documents
+from spamnb.mail.message import read_document, text_of
 
 STORY = (
     '<REUTERS TOPICS="{topics}" LEWISSPLIT="{split}" CGISPLIT="X" OLDID="1" NEWID="{number}">\n'

@@ -7,9 +7,14 @@ import tracemalloc
 
 import pytest
 
-from spamnb.service.training import compressed, sources
-from spamnb.service.training.compressed import expanded_bytes, is_compressed
-from spamnb.service.training.sources import SourceMessage, Unreadable, items
+from spamnb.engine import mailboxes
+from spamnb.engine.mailboxes import (
+    SourceMessage,
+    Unreadable,
+    expanded_bytes,
+    is_compressed,
+    items,
+)
 
 KINDS = pytest.mark.parametrize(
     ("ending", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
@@ -49,7 +54,7 @@ def test_a_compressed_mbox_is_cut_into_its_messages(tmp_path, ending, pack):
 @KINDS
 def test_several_streams_in_one_file_are_one_content(ending, pack):
     """Concatenated streams are read; bytes after the last stream are ignored."""
-    assert is_compressed(pack(b"a")[: compressed.HEAD])
+    assert is_compressed(pack(b"a")[: mailboxes.HEAD])
     assert expanded_bytes(pack(b"one ") + pack(b"two") + b"\0\0", 100) == b"one two"
 
 
@@ -73,7 +78,7 @@ def test_what_expands_too_far_is_reported_and_not_held(tmp_path, ending, pack):
 def test_damaged_and_short_files_are_reported(tmp_path, ending, pack):
     """A truncated or damaged file is unreadable."""
     whole = pack(mbox(300))
-    for at in (compressed.HEAD, len(whole) // 2, len(whole) - 1):
+    for at in (mailboxes.HEAD, len(whole) // 2, len(whole) - 1):
         (tmp_path / "cut").write_bytes(whole[:at])
         assert all(isinstance(item, Unreadable) for item in items(tmp_path / "cut"))
     middle = len(whole) // 2
@@ -83,7 +88,7 @@ def test_damaged_and_short_files_are_reported(tmp_path, ending, pack):
 
 def test_a_mailbox_may_not_fill_the_disk(tmp_path, monkeypatch):
     """The decompressed size of an mbox is limited."""
-    monkeypatch.setattr(sources, "MAILBOX_BYTES", 1000)
+    monkeypatch.setattr(mailboxes, "MAILBOX_BYTES", 1000)
     (tmp_path / "m.gz").write_bytes(gzip.compress(mbox(100)))
     assert [type(item) for item in items(tmp_path / "m.gz")] == [Unreadable]
 

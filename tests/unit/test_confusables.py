@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from support.cpu_time import least_seconds, slowness
 
-from spamnb.core.mail.confusables import plain
+from spamnb.mail.confusables import plain
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,21 @@ from typing import get_args
 
 import pytest
 
-from spamnb.core.model.events import EventKind
-from spamnb.endpoints.console.event_stream import KEPT
-from spamnb.endpoints.console.pages import rendering
-from spamnb.endpoints.console.pages.live import live_rows, mail_flow, shown_outcomes
-from spamnb.endpoints.console.pages.message import clue_rows, deciding
-from spamnb.endpoints.console.pages.rendering import Renderer, percent, sentence, size_text, when
-from spamnb.endpoints.console.pages.senders import names_of
-from spamnb.endpoints.console.pages.table import PAGES
-from spamnb.endpoints.console.pages.texts import TEXTS
-from spamnb.service.scanning.types import Action
+from spamnb.console import page as rendering
+from spamnb.console.page import Renderer, percent, sentence, size_text, when
+from spamnb.console.pages_http import PAGES
+from spamnb.console.pages_mail import (
+    clue_rows,
+    deciding,
+    live_rows,
+    mail_flow,
+    names_of,
+    shown_outcomes,
+)
+from spamnb.console.site import KEPT
+from spamnb.console.texts import TEXTS
+from spamnb.model.events import EventKind
+from spamnb.scan.values import Action
 
 FOLDER = rendering._HERE
 

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from spamnb.daemon.processes import bootstrap
-from spamnb.endpoints.console.callers import BURST, ApiConnection, Callers, TrustedProxies
-from spamnb.endpoints.console.openapi import document, in_path
-from spamnb.endpoints.console.problems import ApiError
-from spamnb.endpoints.console.table import OPERATIONS
-from spamnb.endpoints.net.networks import NetworkSet
+from spamnb.console.site import BURST, ApiConnection, ApiError, Callers, TrustedProxies
+from spamnb.console.table import OPERATIONS, document, in_path
+from spamnb.daemon import start
 from spamnb.errors import RefError, SettingsError, StoreDamagedError, UserError
-from spamnb.service.admin.tokens import SCOPES, TokenFile, new_token
+from spamnb.net.address import NetworkSet
+from spamnb.operations.logins import SCOPES, TokenFile, new_token
 from spamnb.settings import Settings, load
 from spamnb.settings.schema import ConsoleSettings
 
@@ -56,12 +54,12 @@ def test_every_reference_of_the_document_leads_somewhere():
 
 def test_without_its_packages_the_console_is_one_error(monkeypatch):
     """`serve` and `config check` name the packages and the extra; without an address nothing."""
-    monkeypatch.setattr(bootstrap, "find_spec", lambda _: None)
+    monkeypatch.setattr(start, "find_spec", lambda _: None)
     wanted = Settings(console=ConsoleSettings("127.0.0.1:8025"))
     with pytest.raises(UserError, match="starlette and uvicorn") as caught:
-        bootstrap.checked(wanted)
+        start.checked(wanted)
     assert "spamnb[console]" in caught.value.hint
-    assert bootstrap.checked(Settings()) == Settings()
+    assert start.checked(Settings()) == Settings()
 
 
 @pytest.mark.parametrize(

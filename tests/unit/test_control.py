@@ -15,19 +15,18 @@ from support.cli import spamnb
 from support.waiting import LIMIT_S, until
 
 from spamnb import errors
-from spamnb.endpoints.control import server as control
-from spamnb.endpoints.control.protocol import ControlClient
-from spamnb.endpoints.control.server import (
+from spamnb.engine.receipt import Receipt
+from spamnb.errors import PeerError, RefError, SpamnbError, StoreBusyError, StoreFullError
+from spamnb.feedback.values import Answer
+from spamnb.operations import socket as control
+from spamnb.operations.protocol import ControlClient
+from spamnb.operations.request import AdminResponse, Caller, answer_of, failed, failure
+from spamnb.operations.socket import (
     ControlLimits,
     ControlServer,
     Roles,
 )
-from spamnb.errors import PeerError, RefError, SpamnbError, StoreBusyError, StoreFullError
-from spamnb.service.admin.client import answer_of, failed, failure
-from spamnb.service.admin.request import AdminResponse, Caller
-from spamnb.service.engine.receipt import Receipt
-from spamnb.service.feedback.types import Answer
-from spamnb.service.telemetry.log import silent
+from spamnb.telemetry import silent
 
 LIMITS = ControlLimits(connections=8, body_bytes=10_000, held_bytes=20_000, idle_s=5, read_s=0.5)
 
@@ -443,7 +442,7 @@ def test_a_client_waits_for_a_place_in_a_full_backlog(tmp_path):
 def test_a_daemon_with_a_full_backlog_is_no_missing_daemon(tmp_path, monkeypatch, trained):
     """Without an answer, no command may write a model that a daemon may serve."""
     shutil.copytree(trained, tmp_path / "home")
-    monkeypatch.setattr("spamnb.cli.daemon_client.PING_S", 0.01)
+    monkeypatch.setattr("spamnb.cli.session.PING_S", 0.01)
     listener, waiting = crowded(tmp_path / "home" / "control.sock")
     for arguments in (["undo", "1"], ["expire"], ["compact"], ["relearn"]):
         done = spamnb(tmp_path / "home", *arguments)

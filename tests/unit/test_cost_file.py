@@ -6,11 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spamnb.cli.loss_bound import write_found
-from spamnb.core.model.costs import Costs, thresholds
+from spamnb.cli.evaluate_streams import write_found
 from spamnb.errors import RefError, RefusedError, SettingsError
-from spamnb.lab.statistics.loss_bound import costs_for, ham_loss_bound
-from spamnb.service.maintenance.cost_file import (
+from spamnb.lab.statistics import costs_for, ham_loss_bound
+from spamnb.maintenance.home_files import (
     FILE,
     MOST_BEFORE,
     CostChoice,
@@ -23,6 +22,7 @@ from spamnb.service.maintenance.cost_file import (
     take_back,
     thresholds_of,
 )
+from spamnb.model.costs import Costs, thresholds
 from spamnb.settings import load, restored
 from spamnb.settings.render import plain
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from support.stores import copied
 
-from spamnb.core.model.events import BIAS_ONE
-from spamnb.service.engine import credit
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.requests import Learn, Source
-from spamnb.service.engine.step_budget import DAY_US
+from spamnb.engine import planner
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.learner import DAY_US
+from spamnb.engine.values import Learn, Source
+from spamnb.model.events import BIAS_ONE
 from spamnb.store.memory import MemoryStore
 
 NOW = 20_000 * DAY_US
@@ -76,7 +76,7 @@ def test_an_administrators_label_is_asked_before_the_model(model):
         raw = mail(f"a{number}", SPAM)
         event = label(model, raw, SPAM, MALLORY, NOW + 2 * number)
         label(model, raw, HAM, ROOT, NOW + 2 * number + 1)
-    assert event.credit == -credit.MOST
+    assert event.credit == -planner.MOST
 
 
 @pytest.mark.parametrize("theirs", [HAM, SPAM])
@@ -96,7 +96,7 @@ def test_users_with_credit_contradict(model):
     raw = mail("m", SPAM)
     label(model, raw, SPAM, MALLORY)
     label(model, raw, HAM, ANN)
-    assert label(model, mail("next", HAM), HAM, MALLORY).credit == -credit.WRONG
+    assert label(model, mail("next", HAM), HAM, MALLORY).credit == -planner.WRONG
 
 
 def test_a_user_with_credit_has_a_budget_when_the_shared_one_is_used_up(model):

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.model.evidence import reliability, wilson
-from spamnb.lab.statistics import curves
-from spamnb.lab.statistics.metrics import auc
+from spamnb.lab import statistics
+from spamnb.lab.statistics import auc
+from spamnb.model.scoring import reliability, wilson
 
 MARKS = st.lists(st.tuples(st.booleans(), st.integers(-9, 9)), min_size=2, max_size=60).filter(
     lambda rows: len({row[0] for row in rows}) == 2
@@ -22,7 +22,7 @@ def columns(rows):
 def test_the_area_under_the_roc_is_the_auc(rows):
     """Thinned to its corners, the curve still encloses the area; it ends in both corners."""
     truth, score = columns(rows)
-    found = curves.roc(truth, score)
+    found = statistics.roc(truth, score)
     assert (found.ham_lost[0], found.spam_missed[0]) == (0, 1)
     assert (found.ham_lost[-1], found.spam_missed[-1]) == (1, pytest.approx(0))
     caught = 1 - np.array(found.spam_missed)
@@ -34,8 +34,8 @@ def test_a_long_roc_is_thinned():
     """A curve has at most some hundred points, for any number of messages."""
     dice = np.random.default_rng(1)
     truth = dice.random(20_000) < 0.5
-    found = curves.roc(truth, dice.normal(truth * 1.0))
-    assert len(found.ham_lost) <= curves.POINTS
+    found = statistics.roc(truth, dice.normal(truth * 1.0))
+    assert len(found.ham_lost) <= statistics.POINTS
 
 
 def test_reliability_counts_every_message_once():
@@ -68,7 +68,7 @@ def test_learning_goes_to_the_last_message():
     """Stretches follow the order; one without both classes has no area, but errors."""
     truth = np.array([False] * 30 + [True, False] * 35)
     P = np.where(truth, 0.9, 0.1)
-    found = curves.learning(truth, P, P)
+    found = statistics.learning(truth, P, P)
     assert found[-1].messages == 100
     assert found[0].auc_complement_percent is None
     assert found[-1].auc_complement_percent == 0
@@ -79,6 +79,6 @@ def test_the_histogram_holds_every_message():
     """Values beyond the edges count in the outer bins."""
     dice = np.random.default_rng(3)
     truth, odds = dice.random(1000) < 0.3, dice.normal(0, 10, 1000)
-    found = curves.histogram(truth, odds)
+    found = statistics.histogram(truth, odds)
     assert (sum(found.ham), sum(found.spam)) == (int((~truth).sum()), int(truth.sum()))
     assert len(found.edges) == len(found.ham) + 1

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from spamnb.daemon.configure import WorkerShare, policy_of, relay_params_of
-from spamnb.daemon.processes.bootstrap import scan_slots_of
-from spamnb.daemon.roles.learner_main import learning_of
-from spamnb.endpoints.smtp.relay.params import Timeouts
-from spamnb.service.telemetry.log import silent
+from spamnb.daemon.learner import learning_of
+from spamnb.daemon.start import scan_slots_of
 from spamnb.settings import Settings
-from spamnb.settings.local_domains import served_domains
+from spamnb.settings.persons import served_domains
 from spamnb.settings.schema import ListenerSettings
+from spamnb.settings.values import Timeouts
+from spamnb.telemetry import silent
 
 
 def test_reports_are_never_refused():

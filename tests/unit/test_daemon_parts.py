@@ -12,13 +12,19 @@ from pathlib import Path
 import pytest
 from support.waiting import LIMIT_S
 
-from spamnb.daemon.processes import logs, privileges
-from spamnb.daemon.processes.channel import ChildChannel, Order, StartParams, SupervisorChannel
-from spamnb.daemon.processes.logs import Log, take_over
-from spamnb.daemon.processes.sockets import BindAddress, Sockets, inherited
-from spamnb.daemon.processes.systemd import Notifier
+from spamnb.daemon import shared as shared_state
+from spamnb.daemon import start as privileges
+from spamnb.daemon.shared import DaemonLog, take_over
+from spamnb.daemon.start import BindAddress, Sockets, inherited
+from spamnb.daemon.supervisor import (
+    ChildChannel,
+    Notifier,
+    Order,
+    StartParams,
+    SupervisorChannel,
+)
 from spamnb.errors import StoreError, UserError
-from spamnb.service.admin.bypass import bypass_is_on
+from spamnb.operations.request import bypass_is_on
 from spamnb.settings.schema import LogSettings
 
 LOOPBACK = BindAddress("127.0.0.1", 0)
@@ -171,7 +177,7 @@ def test_a_path_that_cannot_be_bound_says_so(sockets, tmp_path):
 
 ACTIVATED = """
 import os, socket, sys
-from spamnb.daemon.processes.sockets import inherited, text_of
+from spamnb.daemon.start import inherited, text_of
 os.environ["LISTEN_PID"] = str(os.getpid())
 found = inherited(os.environ)
 print({name: [text_of(s) for s in many] for name, many in found.items()})
@@ -214,7 +220,7 @@ def test_sockets_for_another_process_are_left_alone():
 
 def written(tmp_path, form, *records):
     path = tmp_path / "log"
-    log = Log(LogSettings(file=str(path), **form), "worker 1")
+    log = DaemonLog(LogSettings(file=str(path), **form), "worker 1")
     for record in records:
         log(record)
     return path.read_bytes()
@@ -273,7 +279,7 @@ def test_levels_below_the_one_set_are_not_written(tmp_path):
 def test_a_file_that_was_turned_over_is_opened_anew(tmp_path):
     """After a reload the log goes on in the new file of that name."""
     path = tmp_path / "log"
-    log = Log(LogSettings(file=str(path)))
+    log = DaemonLog(LogSettings(file=str(path)))
     log({"event": "first"})
     path.rename(tmp_path / "log.1")
     log.apply_settings(LogSettings(file=str(path)))
@@ -284,15 +290,15 @@ def test_a_file_that_was_turned_over_is_opened_anew(tmp_path):
 
 def test_a_log_that_cannot_be_written_stops_nothing():
     """On a full disk log lines are lost, and no exception is raised."""
-    log = Log(LogSettings(file="/dev/full"))
+    log = DaemonLog(LogSettings(file="/dev/full"))
     log({"event": "lost"})
 
 
 def test_a_long_line_does_not_wait_for_the_logs_reader():
     """A pipe with a page to spare takes a page; the rest is lost, and the next line begins anew."""
     reader, writer = os.pipe()
-    log = Log(LogSettings())
-    log._fd, log._poll = writer, logs._poll_of(writer)
+    log = DaemonLog(LogSettings())
+    log._fd, log._poll = writer, shared_state._poll_of(writer)
     while log._poll.poll(0):
         log({"event": "long", "to": ["x" * 1_900] * 5})
     read = b""
@@ -313,7 +319,7 @@ def test_a_long_line_does_not_wait_for_the_logs_reader():
 def test_a_log_without_a_reader_stops_nothing():
     """A full pipe loses lines instead of blocking, and a later line reports how many."""
     reader, writer = os.pipe()
-    log = Log(LogSettings(file=f"/proc/self/fd/{writer}", format="json"))
+    log = DaemonLog(LogSettings(file=f"/proc/self/fd/{writer}", format="json"))
     for number in range(2000):
         log({"event": "message", "number": number, "to": "x" * 100})
     heard = os.read(reader, 1 << 20)
@@ -330,7 +336,7 @@ def test_a_repeated_message_of_a_library_is_logged_once_a_second(tmp_path):
     path, root = tmp_path / "log", logging.getLogger()
     before = root.handlers[:], root.level, sys.excepthook
     try:
-        take_over(Log(LogSettings(file=str(path), format="json")))
+        take_over(DaemonLog(LogSettings(file=str(path), format="json")))
         for _ in range(1000):
             logging.getLogger("asyncio").error("no descriptor is left")
         logging.getLogger("asyncio").error("another thing")
@@ -389,11 +395,11 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become ano
 @as_root
 def test_root_becomes_the_user_of_the_settings(tmp_path):
     """As set; else the owner of the home; root itself only if it is named."""
-    assert privileges.identity("nobody", "", tmp_path).name == "nobody"
-    assert privileges.identity("nobody", "mail", tmp_path).gid != 65534
-    assert privileges.identity("root", "", tmp_path) is None
+    assert privileges.identity_of("nobody", "", tmp_path).name == "nobody"
+    assert privileges.identity_of("nobody", "mail", tmp_path).gid != 65534
+    assert privileges.identity_of("root", "", tmp_path) is None
     os.chown(tmp_path, 65534, 65534)
-    assert privileges.identity("", "", tmp_path).name == "nobody"
+    assert privileges.identity_of("", "", tmp_path).name == "nobody"
 
 
 @as_root
@@ -401,7 +407,7 @@ def test_root_becomes_the_user_of_the_settings(tmp_path):
 def test_an_unknown_user_or_group_is_an_error(user, group, tmp_path):
     """The hint is the command that adds the user."""
     with pytest.raises(UserError) as caught:
-        privileges.identity(user, group, tmp_path)
+        privileges.identity_of(user, group, tmp_path)
     assert "add" in caught.value.hint
 
 
@@ -410,13 +416,13 @@ def test_the_daemon_does_not_run_as_root_by_default(monkeypatch, tmp_path):
     """Without a user `spamnb` root must name one."""
     monkeypatch.setattr(privileges, "USER", "no_such_user")
     with pytest.raises(UserError, match="refuses to run as root"):
-        privileges.identity("", "", tmp_path)
+        privileges.identity_of("", "", tmp_path)
 
 
 DROPPED = """
 import os, resource
 from pathlib import Path
-from spamnb.daemon.processes.privileges import Identity, drop, harden
+from spamnb.daemon.start import Identity, drop, harden
 import sys
 sys.executable = "/bin/sh"
 harden()

@@ -5,9 +5,9 @@ import shutil
 import pytest
 from support.cli import SAMPLE
 
-from spamnb.core.model.site_threshold import SHIPPED
 from spamnb.lab.decisions import Site, decisions_of, play
-from spamnb.lab.trial import Options, read_samples
+from spamnb.lab.runs import Options, read_samples
+from spamnb.model.verdict import SHIPPED
 
 OPTIONS = Options()
 DAY_S = 86_400.0

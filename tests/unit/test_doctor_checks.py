@@ -6,18 +6,25 @@ from pathlib import Path
 import pytest
 from support.history import recent
 
-from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.model.verdict import signature_text
-from spamnb.core.policy.test_message import asks_for_junk
+from spamnb.engine.filter import Filter
 from spamnb.errors import PeerError, UserError
-from spamnb.service.diagnostics.checks import CHECKS, same_person
-from spamnb.service.diagnostics.doctor import CLEANING, Doctor
-from spamnb.service.diagnostics.ports import LABEL, DoctorPorts, FoundMessage, checked_recipient
-from spamnb.service.diagnostics.records import ModelRecords
-from spamnb.service.engine.filter import Filter
-from spamnb.service.feedback.review_queue import ReviewQueue
-from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.types import Feedback
+from spamnb.feedback.review import ReviewQueue
+from spamnb.feedback.service import FeedbackService
+from spamnb.feedback.values import Feedback
+from spamnb.mail.envelope import LocalHosts
+from spamnb.maintenance.doctor import (
+    CHECKS,
+    CLEANING,
+    LABEL,
+    Doctor,
+    DoctorPorts,
+    FoundMessage,
+    ModelRecords,
+    checked_recipient,
+    same_person,
+)
+from spamnb.model.verdict import signature_text
+from spamnb.policy.headers import asks_for_junk
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 NAMES = [check.name for check in CHECKS if not check.of_persons] + [CLEANING]

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spamnb.core.model.costs import Costs
 from spamnb.errors import CorpusError, UserError
-from spamnb.lab.evaluation import Options, by_time, evaluate, shuffled
-from spamnb.lab.sources import (
+from spamnb.lab.evaluate import Options, by_time, evaluate, shuffled
+from spamnb.lab.runs import (
     as_given,
     index_of,
     indexed,
@@ -18,6 +17,7 @@ from spamnb.lab.sources import (
     sorted_mail,
     units_by_time,
 )
+from spamnb.model.costs import Costs
 
 QUICK = Options(seed=3, resamples=10)
 
@@ -72,7 +72,7 @@ def test_online_knows_nothing_of_what_comes_later():
 def test_feedback_on_errors_teaches_less(monkeypatch):
     """With feedback on errors, a correct and confident verdict is not trained."""
     taught = []
-    from spamnb.service.engine.learner import Learner
+    from spamnb.engine.learner import Learner
 
     real = Learner.run
 

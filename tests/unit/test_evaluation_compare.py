@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from spamnb.errors import UserError
-from spamnb.lab.compare import compare
-from spamnb.lab.statistics.metrics import auc
+from spamnb.lab.evaluate import compare
+from spamnb.lab.statistics import auc
 
 
 def scored(path, odds, truth, ids=None):

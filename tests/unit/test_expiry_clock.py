@@ -7,17 +7,14 @@ from contextlib import closing
 import pytest
 from support.history import entry
 
-from spamnb.core.mail.envelope import Envelope
-from spamnb.service.admin.home_model import LocalClient
-from spamnb.service.admin.model_config import ModelConfig
-from spamnb.service.engine.filter import OWNER, Filter
-from spamnb.service.engine.requests import Learn
-from spamnb.service.feedback.review_queue import ReviewItem, ReviewQueue
-from spamnb.service.feedback.spool import Spool, leave
-from spamnb.service.limits import QuarantineLimits, ReviewLimits
-from spamnb.service.maintenance import expiry_clock as place
-from spamnb.service.maintenance.expiry import DAY_US, ExpiryRules, fold, newest_us
-from spamnb.service.maintenance.expiry_clock import (
+from spamnb.engine.filter import OWNER, Filter
+from spamnb.engine.values import Learn
+from spamnb.feedback.review import ReviewItem, ReviewQueue
+from spamnb.feedback.spool import Spool, leave
+from spamnb.mail.envelope import Envelope
+from spamnb.maintenance import home_files as place
+from spamnb.maintenance.expiry import DAY_US, ExpiryRules, fold, newest_us
+from spamnb.maintenance.home_files import (
     AHEAD_US,
     MINUTE_US,
     OFF_US,
@@ -29,11 +26,13 @@ from spamnb.service.maintenance.expiry_clock import (
     first,
     warning,
 )
-from spamnb.service.scanning.quarantine import Quarantine
-from spamnb.service.telemetry.log import silent
-from spamnb.store.apply_events import surely_older
-from spamnb.store.history.limits import HistoryLimits
-from spamnb.store.history.verdict_history import History
+from spamnb.operations.home import ModelConfig
+from spamnb.operations.table import LocalClient
+from spamnb.records.verdicts import History
+from spamnb.scan.quarantine import Quarantine
+from spamnb.settings.values import HistoryLimits, QuarantineLimits, ReviewLimits
+from spamnb.store.journal import surely_older
+from spamnb.telemetry import silent
 
 T0 = 20_000 * DAY_US
 HOUR_US = 60 * MINUTE_US
@@ -192,7 +191,7 @@ def clock(monkeypatch):
     real = place.now_us
 
     def ahead(days):
-        for module in (place, "spamnb.service.scanning.quarantine"):
+        for module in (place, "spamnb.scan.quarantine"):
             target = module if isinstance(module, str) else module.__name__
             monkeypatch.setattr(f"{target}.now_us", lambda: real() + days * DAY_US)
 
@@ -374,7 +373,7 @@ def test_a_jump_deletes_no_feedback_in_the_spool(tmp_path, monkeypatch, days):
     spool.make()
     leave(spool.folder, "spam", b"Subject: x\n\nx\n", {})
     ahead, real = days * DAY_US * 1000, time.time_ns
-    monkeypatch.setattr("spamnb.service.feedback.spool.time.time_ns", lambda: real() + ahead)
+    monkeypatch.setattr("spamnb.feedback.spool.time.time_ns", lambda: real() + ahead)
     assert Spool(spool.folder, private=True).drain(["ham"], pytest.fail) == 0
     told = []
     assert spool.drain(["spam"], told.append) == 1

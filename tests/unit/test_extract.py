@@ -8,11 +8,18 @@ from random import Random
 import numpy as np
 import pytest
 
-from spamnb.core.features import extract as features
-from spamnb.core.features.extract import SEEDS_KEPT, Key, distinct, extract, join_pieces
-from spamnb.core.features.locations import ROUGH, SHAPES, WRITTEN, TokenLocation
-from spamnb.core.features.spans import CUT_BYTES, MAX_BYTES
-from spamnb.core.mail.confusables import plain
+from spamnb.mail.confusables import plain
+from spamnb.model import features
+from spamnb.model.features import (
+    CUT_BYTES,
+    MAX_BYTES,
+    SEEDS_KEPT,
+    Key,
+    distinct,
+    extract,
+    join_pieces,
+)
+from spamnb.model.tokens import ROUGH, SHAPES, WRITTEN, TokenLocation
 
 SECRET = bytes(range(32))
 OTHER = bytes(range(1, 33))

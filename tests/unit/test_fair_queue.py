@@ -2,7 +2,7 @@
 
 import pytest
 
-from spamnb.service.scanning.fair_queue import MAX_REMEMBERED, FairQueue
+from spamnb.scan.scanner import MAX_REMEMBERED, FairQueue
 
 
 def taken(queue, cost=1.0):

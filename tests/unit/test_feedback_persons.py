@@ -6,19 +6,18 @@ import numpy as np
 import pytest
 from test_feedback_service import MADE, delivered, mail, signed, teach_some
 
-from spamnb.core.model.costs import Costs, OwnCosts
-from spamnb.core.model.events import label_key
-from spamnb.core.persons.names import PersonNames, aliases_of
-from spamnb.core.persons.recipient_costs import RecipientCosts
-from spamnb.core.policy.senders import ListOwner
+from spamnb.engine.filter import Filter
+from spamnb.engine.values import Source
 from spamnb.errors import UserError
-from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.requests import Source
-from spamnb.service.feedback.review_queue import ReviewQueue
-from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.types import Feedback, ListTarget, SenderChange
-from spamnb.service.maintenance.rewind import relearn
-from spamnb.store import check as audit
+from spamnb.feedback.review import ReviewQueue
+from spamnb.feedback.service import FeedbackService
+from spamnb.feedback.values import Feedback, ListTarget, SenderChange
+from spamnb.maintenance.rewind import relearn
+from spamnb.model.costs import Costs, OwnCosts
+from spamnb.model.events import label_key
+from spamnb.policy.recipients import PersonNames, RecipientCosts, aliases_of
+from spamnb.policy.senders import ListOwner
+from spamnb.store import maintenance as audit
 
 DOMAINS = frozenset({"example.org"})
 NAMES = PersonNames("+", DOMAINS, DOMAINS, aliases_of("sales@example.org bob", "aliases"))

@@ -8,20 +8,19 @@ from dataclasses import replace
 
 import pytest
 
-from spamnb.core.model.verdict import signature_text
-from spamnb.service.engine.filter import OWNER, Filter, new_recipe
-from spamnb.service.engine.requests import Learn
-from spamnb.service.feedback.ownership import delivered_to
-from spamnb.service.feedback.review_queue import ReviewQueue
-from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.trust import CHANNEL_POLICIES
-from spamnb.service.feedback.types import Feedback
-from spamnb.service.limits import TeachingRules
-from spamnb.service.telemetry.metrics import Meters
-from spamnb.store import check as audit
-from spamnb.store.history import entry
-from spamnb.store.history.entry import HistoryEntry
-from spamnb.store.rows import codec
+from spamnb.engine.filter import OWNER, Filter, new_recipe
+from spamnb.engine.values import Learn
+from spamnb.feedback.review import ReviewQueue
+from spamnb.feedback.rights import CHANNEL_POLICIES, delivered_to
+from spamnb.feedback.service import FeedbackService
+from spamnb.feedback.values import Feedback
+from spamnb.model.verdict import signature_text
+from spamnb.records import verdicts
+from spamnb.records.verdicts import HistoryEntry
+from spamnb.settings.values import TeachingRules
+from spamnb.store import codec
+from spamnb.store import maintenance as audit
+from spamnb.telemetry import Meters
 
 ALICE = "alice@example.org"
 MADE = new_recipe()
@@ -449,9 +448,9 @@ def test_no_code_passes_a_score_to_the_feedback_service():
     """Scoring never teaches."""
     from pathlib import Path
 
-    import spamnb.service.feedback.service as place
+    import spamnb.feedback.service as place
 
-    paths = list((Path(place.__file__).parents[1] / "scanning").glob("*.py"))
+    paths = list((Path(place.__file__).parents[1] / "scan").glob("*.py"))
     assert len(paths) > 5
     for path in paths:
         called = re.search(r"\bFeedback|\.(learn|correct|teach)\(", path.read_text())
@@ -469,7 +468,7 @@ def test_a_correction_by_signature_decodes_one_entry(feedback_service, model, tr
     first = delivered(model, mail(2), ALICE)  # it counts today's events
     feedback_service.teach(Feedback("spam", refs=(first,), user=ALICE, trust=trust))
     counted = {
-        entry.decode_entry.__code__: "entry decoded",
+        verdicts.decode_entry.__code__: "entry decoded",
         codec.decode_event.__code__: "event decoded",
         type(model.store).read.__wrapped__.__code__: "snapshot",
         type(model.store).transact.__code__: "transaction",

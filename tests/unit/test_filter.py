@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import spamnb
-from spamnb.core.model.events import BulkChange
+from spamnb.engine.bulk import train
+from spamnb.engine.filter import OWNER, Filter, new_recipe
+from spamnb.engine.values import BulkLoad, Learn, Source, Undo
 from spamnb.errors import (
     BugError,
     LabelError,
@@ -18,10 +20,8 @@ from spamnb.errors import (
     StoreMissingError,
     UserError,
 )
-from spamnb.service.engine.filter import OWNER, Filter, new_recipe
-from spamnb.service.engine.requests import BulkLoad, Learn, Source, Undo
-from spamnb.service.training.trainer import train
-from spamnb.store import check as audit
+from spamnb.model.events import BulkChange
+from spamnb.store import maintenance as audit
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 TAUGHT = 150

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.mail.filter_marks import (
+from spamnb.mail.other_filters import (
     FILTERS,
     FORMS,
     HEADER_BYTES,

@@ -10,21 +10,20 @@ from support.fleet_storm import letter
 from support.outbox_host import OutboxHost
 from support.waiting import LIMIT_S
 
-from spamnb.core.model.verdict import signature_bytes
+from spamnb.engine.filter import new_recipe
 from spamnb.errors import LogAwayError
-from spamnb.service.engine.filter import new_recipe
-from spamnb.service.feedback import elsewhere
-from spamnb.service.feedback.review_queue import ReviewQueue
-from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.types import Feedback
-from spamnb.service.fleet import questions
-from spamnb.service.fleet.pulse import Pulse
-from spamnb.service.fleet.questions import answer_next
-from spamnb.service.limits import TeachingRules
-from spamnb.store.fleet.fleet_log import host_mark
-from spamnb.store.fleet.memory_log import MemoryLog
-from spamnb.store.fleet.outbox import OutboxReader
-from spamnb.store.history.verdict_history import History
+from spamnb.feedback import elsewhere
+from spamnb.feedback.review import ReviewQueue
+from spamnb.feedback.service import FeedbackService
+from spamnb.feedback.values import Feedback
+from spamnb.fleet import waiting
+from spamnb.fleet.log import MemoryLog, host_mark
+from spamnb.fleet.outbox import OutboxReader
+from spamnb.fleet.pulse import Pulse
+from spamnb.fleet.waiting import answer_next
+from spamnb.model.verdict import signature_bytes
+from spamnb.records.verdicts import History
+from spamnb.settings.values import TeachingRules
 
 NAMES = ("a", "b", "c")
 ANN = "ann@a.example"
@@ -74,7 +73,7 @@ class Judge(OutboxHost):
 @pytest.fixture
 def hosts(tmp_path, monkeypatch):
     """Three hosts that know a ham and a spam; they have time to answer."""
-    monkeypatch.setattr(questions, "ASK_S", LIMIT_S)
+    monkeypatch.setattr(waiting, "ASK_S", LIMIT_S)
     log = MemoryLog()
     found = [Judge(tmp_path / name, log, name) for name in NAMES]
     found[0].model.learn(letter("h", 0), "ham")
@@ -290,7 +289,7 @@ def test_many_questions_are_tried_in_several_passes(hosts, monkeypatch):
     run = first.service._elsewhere._tried
     with monkeypatch.context() as silent:  # the host lives, and says nothing
         silent.setattr(second.log._log, "answer", lambda *_: None)
-        silent.setattr(questions, "ASK_S", 0.01)
+        silent.setattr(waiting, "ASK_S", 0.01)
         silent.setattr(
             first.service._elsewhere, "_tried", lambda one: tried.append(one.number) or run(one)
         )

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from support.fleet import KEY, everything, joined
 from support.stores import RECIPE, SPAM, event_for, mail
 
-from spamnb.core.features.extract import Words
+from spamnb.engine.filter import Filter
+from spamnb.engine.values import Source
 from spamnb.errors import (
     FleetError,
     LimitError,
@@ -18,22 +19,19 @@ from spamnb.errors import (
     StoreDamagedError,
     StoreVersionError,
 )
-from spamnb.service.engine.clock import now_us
-from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.requests import Source
-from spamnb.service.feedback.review_queue import ReviewQueue
-from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.trust import keys_of
-from spamnb.service.feedback.types import Feedback
-from spamnb.service.fleet import fleet_store
-from spamnb.service.limits import TeachingRules
-from spamnb.store.fleet.body import decode_body, encode_body
-from spamnb.store.fleet.fleet_log import Draft, Outcome
-from spamnb.store.fleet.memory_log import MemoryLog
-from spamnb.store.fleet.position import FleetPosition, Recorded
-from spamnb.store.fleet.seal import SEALERS, Place
+from spamnb.feedback.review import ReviewQueue
+from spamnb.feedback.rights import keys_of
+from spamnb.feedback.service import FeedbackService
+from spamnb.feedback.values import Feedback
+from spamnb.fleet import store as fleet_store
+from spamnb.fleet.entries import SEALERS, Place, decode_body, encode_body
+from spamnb.fleet.log import Draft, MemoryLog, Outcome
+from spamnb.model.features import Words
+from spamnb.settings.values import TeachingRules
+from spamnb.store.codec import encode_event
 from spamnb.store.memory import MemoryStore
-from spamnb.store.rows.codec import encode_event
+from spamnb.store.row_sums import FleetPosition, Recorded
+from spamnb.telemetry import now_us
 
 PLACE = Place("e", "host1", 7, 9, 3)
 each_seal = pytest.mark.parametrize("kind", SEALERS)

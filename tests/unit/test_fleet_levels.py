@@ -4,12 +4,11 @@ import pytest
 from support.fleet import everything, joined
 from support.fleet_storm import letter
 
+from spamnb.engine.filter import new_recipe
 from spamnb.errors import FleetError, RefusedError
-from spamnb.service.engine.filter import new_recipe
-from spamnb.service.fleet.administration import raise_level
-from spamnb.service.fleet.pulse import Pulse
-from spamnb.store.fleet.fleet_log import DAY_S
-from spamnb.store.fleet.memory_log import MemoryLog
+from spamnb.fleet.administration import raise_level
+from spamnb.fleet.log import DAY_S, MemoryLog
+from spamnb.fleet.pulse import Pulse
 from spamnb.store.memory import MemoryStore
 
 RECIPE = new_recipe()

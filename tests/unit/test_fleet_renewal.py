@@ -6,15 +6,13 @@ import pytest
 from support.fleet_storm import letter
 from support.outbox_host import Killed, OutboxHost
 
+from spamnb.engine.filter import new_recipe
 from spamnb.errors import FleetError, LogAwayError
-from spamnb.service.engine.filter import new_recipe
-from spamnb.service.fleet import renewal
-from spamnb.service.fleet.administration import standing
-from spamnb.service.fleet.fleet_store import position_of
-from spamnb.service.fleet.recovery import reseed
-from spamnb.service.fleet.renewal import renewing
-from spamnb.store.fleet.memory_log import MemoryLog
-from spamnb.store.lmdb.store import open_store
+from spamnb.fleet import administration
+from spamnb.fleet.administration import renewing, reseed, standing
+from spamnb.fleet.log import MemoryLog
+from spamnb.fleet.store import position_of
+from spamnb.store.model_store import open_store
 
 RECIPE = new_recipe()
 
@@ -93,7 +91,7 @@ def test_a_killed_change_is_ended_by_reseed(home, monkeypatch):
     def kill(*_):
         raise Killed
 
-    monkeypatch.setattr(renewal, "_begin", kill)
+    monkeypatch.setattr(administration, "_begin", kill)
     with pytest.raises(Killed), renewing(home.path, home.member):
         home.lose_position()
     with pytest.raises(FleetError, match="follows no log"):

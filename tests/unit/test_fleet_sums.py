@@ -8,17 +8,16 @@ import pytest
 from support.fleet import joined
 from support.fleet_storm import letter
 
-from spamnb.core.features.extract import Words
-from spamnb.core.model.events import Records
+from spamnb.engine.filter import Filter, new_recipe
 from spamnb.errors import StoreDamagedError
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.store import check as audit
-from spamnb.store.fleet.memory_log import MemoryLog
-from spamnb.store.fleet.position import FleetPosition
-from spamnb.store.fleet.row_sums import RowSums
-from spamnb.store.fleet.weights import Weights
-from spamnb.store.lmdb.store import open_store
+from spamnb.fleet.log import MemoryLog
+from spamnb.model.events import Records
+from spamnb.model.features import Words
+from spamnb.store import maintenance as audit
+from spamnb.store.model_store import open_store
+from spamnb.store.row_sums import FleetPosition, RowSums
 from spamnb.store.table_views import POSITION_KEY, SUMS_KEY
+from spamnb.store.weights import Weights
 
 RECIPE = replace(new_recipe(), key=bytes(range(32)))
 WEIGHTS = Weights(RECIPE.key, 2)
@@ -41,7 +40,7 @@ def taught(store, model):
 def test_a_fleet_adds_two_entries_to_a_store_and_changes_no_other(tmp_path, monkeypatch):
     """A store without a fleet has neither position nor sums, and computes none."""
     clock = iter(range(10**6))
-    monkeypatch.setattr("spamnb.service.engine.filter.now_us", lambda: 10**15 + next(clock))
+    monkeypatch.setattr("spamnb.engine.filter.now_us", lambda: 10**15 + next(clock))
     shared = open_store(tmp_path / "shared", create=RECIPE)
     expected = taught(shared, joined(shared, MemoryLog(), "a"))
     for name in ("rows", "texts", "person"):

@@ -2,8 +2,7 @@
 
 import os
 
-from spamnb.store.fleet.fleet_log import LogEntry
-from spamnb.store.fleet.tail import Link, Tail
+from spamnb.fleet.log import Link, LogEntry, Tail
 
 
 def link(before, chain, last, *, count=1, body=b"body"):

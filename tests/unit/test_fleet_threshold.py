@@ -5,14 +5,14 @@ from support.fleet import everything, joined
 from support.fleet_storm import letter
 from support.history import entry
 
-from spamnb.core.model.site_threshold import BINS, SETTLED_US, SHIPPED
-from spamnb.service.engine.clock import now_us
-from spamnb.service.engine.filter import new_recipe
-from spamnb.service.engine.score_watch import ScoreWatch, store_trained_scores
-from spamnb.store.fleet.body import SCORES_VERSION
-from spamnb.store.fleet.memory_log import MemoryLog
-from spamnb.store.history.verdict_history import History
+from spamnb.engine.filter import new_recipe
+from spamnb.engine.score_watch import ScoreWatch, store_trained_scores
+from spamnb.fleet.entries import SCORES_VERSION
+from spamnb.fleet.log import MemoryLog
+from spamnb.model.verdict import BINS, SETTLED_US, SHIPPED
+from spamnb.records.verdicts import History
 from spamnb.store.memory import MemoryStore
+from spamnb.telemetry import now_us
 
 NOW = now_us()
 RECIPE = new_recipe()

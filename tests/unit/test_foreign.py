@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from spamnb.cli.importing import FORMATS as OFFERED
-from spamnb.core.features.locations import TokenLocation
+from spamnb.engine.filter import OWNER, Filter, new_recipe
 from spamnb.errors import RefusedError, UserError
-from spamnb.service.engine.filter import OWNER, Filter, new_recipe
-from spamnb.service.foreign import mapper
-from spamnb.service.foreign.formats import FORMATS, REFUSED, dump_digest, read_dump
-from spamnb.service.foreign.mapper import DumpOptions
-from spamnb.service.maintenance.export_import import load
-from spamnb.store import check as audit
+from spamnb.maintenance import imports
+from spamnb.maintenance.export import load
+from spamnb.maintenance.imports import FORMATS, REFUSED, DumpOptions, dump_digest, read_dump
+from spamnb.model.tokens import TokenLocation
+from spamnb.store import maintenance as audit
 from spamnb.store.contract import unpacked
 from spamnb.store.memory import MemoryStore
 
@@ -117,7 +116,7 @@ def test_counts_above_the_limit_are_scaled_with_their_totals():
 @pytest.mark.parametrize("chunk", [1, 3, 8192])
 def test_mapped_words_are_features_of_mail(monkeypatch, chunk):
     """The ids under the model's key are those that a message with these words has."""
-    monkeypatch.setattr(mapper, "CHUNK", chunk)
+    monkeypatch.setattr(imports, "CHUNK", chunk)
     model = Filter(MemoryStore(new_recipe()))
     dump = TOTALS + (
         b"Buy 1 1 20240102\nwww.shop.example 1 1 20240102\nsubj:Cheap 1 1 20240102\n"
@@ -365,7 +364,7 @@ def test_counts_beyond_the_totals_are_limited():
 
 def test_only_the_commonest_features_are_taken(monkeypatch):
     """A dump of any size adds a bounded number of features, those of most messages."""
-    monkeypatch.setattr(mapper, "FEATURES", 80)
+    monkeypatch.setattr(imports, "FEATURES", 80)
     lines = b"".join(b"word%d %d 0 20240102\n" % (n, n % 20) for n in range(4000))
     found = made(TOTALS + lines)
     assert len(found.bulk.ids) == len(found.words.ids) == 80

@@ -7,14 +7,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from spamnb.core.model.events import EventKind
-from spamnb.endpoints.console.pages.figures.graphs import GROUPS, trend_text
-from spamnb.service.figures.judged_mail import JudgedMessage
-from spamnb.service.figures.teaching_charts import last_taught, teaching_charts
-from spamnb.service.figures.verdict_charts import calibration_chart, known_chart, mistakes
-from spamnb.service.telemetry.graphs import counter_charts, marks_in, quantile_ms
-from spamnb.service.telemetry.metrics import COUNTERS, HISTOGRAMS, Meters, bucket, growing
-from spamnb.store.history.entry import HistoryEntry
+from spamnb.console.pages_admin import GROUPS, trend_text
+from spamnb.model.events import EventKind
+from spamnb.operations.figures import (
+    JudgedMessage,
+    calibration_chart,
+    counter_charts,
+    known_chart,
+    last_taught,
+    marks_in,
+    mistakes,
+    quantile_ms,
+    teaching_charts,
+)
+from spamnb.records.verdicts import HistoryEntry
+from spamnb.telemetry import COUNTERS, HISTOGRAMS, Meters, bucket, growing
 
 ENTRY = HistoryEntry(0, b"s" * 16, b"d", "", "spam", 0.95, 3.0, "junk", ())
 PLACES, STARTS = ("a", "b"), (0, 100)

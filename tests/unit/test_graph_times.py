@@ -1,7 +1,7 @@
 """The table below a picture."""
 
-from spamnb.endpoints.console.pages.figures.graphs import shown_chart
-from spamnb.service.telemetry.charts import Chart, ChartSeries
+from spamnb.console.pages_admin import shown_chart
+from spamnb.operations.figures import Chart, ChartSeries
 
 
 def test_the_table_has_the_times_of_the_picture():

@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.waiting import LIMIT_S
 
+from spamnb.engine.filter import OWNER, Filter, new_recipe
+from spamnb.engine.learner import ReplayableBatches
+from spamnb.engine.values import Forget, Learn, Source, Undo
 from spamnb.errors import LabelError, RefError, RefusedError
-from spamnb.service.engine.filter import OWNER, Filter, new_recipe
-from spamnb.service.engine.group_commit import ReplayableBatches
-from spamnb.service.engine.requests import Forget, Learn, Source, Undo
-from spamnb.store import check as audit
+from spamnb.store import maintenance as audit
 
 THREADS = 8
 EACH = 40

@@ -2,9 +2,9 @@
 
 import pytest
 
-from spamnb.core.mail import limits
-from spamnb.core.mail.html import HtmlBudget, HtmlText, bounded_html, read_html
-from spamnb.core.mail.marks import PARTLY
+from spamnb.mail import limits
+from spamnb.mail.html import HtmlBudget, HtmlText, bounded_html, read_html
+from spamnb.mail.limits import PARTLY
 
 
 def page(source: bytes | str) -> tuple[HtmlText, list[str]]:

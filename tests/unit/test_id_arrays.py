@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.model import id_arrays
-from spamnb.core.model.id_arrays import changes, order_of
+from spamnb.model import events
+from spamnb.model.events import changes, order_of
 
 
 def stable(ids):
     return ids.argsort(kind="stable").tolist()
 
 
-@pytest.mark.parametrize("count", [0, 1, id_arrays._FEW - 1, id_arrays._FEW, 50_000])
+@pytest.mark.parametrize("count", [0, 1, events._FEW - 1, events._FEW, 50_000])
 def test_hashes_are_ordered_and_equal_ones_stay_as_they_came(count):
     ids = np.random.default_rng(count).integers(0, 1 << 64, max(count // 5, 1), np.uint64)
     ids = ids[np.arange(count) * 7 % len(ids)]

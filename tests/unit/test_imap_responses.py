@@ -6,20 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.endpoints.imap.folders import (
+from spamnb.errors import PeerError
+from spamnb.imap.client import (
+    LINE_BYTES,
+    LITERAL_BYTES,
+    SEARCH_BYTES,
     ListedFolder,
+    ResponseReader,
     decoded_name,
     listed_folder,
     quoted,
     watched,
 )
-from spamnb.endpoints.imap.responses import (
-    LINE_BYTES,
-    LITERAL_BYTES,
-    SEARCH_BYTES,
-    ResponseReader,
-)
-from spamnb.errors import PeerError
 
 TALK = (
     b"* OK [CAPABILITY IMAP4rev1] ready {5}\r\n"

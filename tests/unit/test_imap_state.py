@@ -5,11 +5,16 @@ from contextlib import suppress
 
 import pytest
 
-from spamnb.endpoints.imap.away import AwayMailboxes
-from spamnb.endpoints.imap.login import account_problems, secret_of
-from spamnb.endpoints.imap.params import ImapParams
-from spamnb.endpoints.imap.state import MOST_MESSAGES, Cursor, KnownMessage, MailboxState
 from spamnb.errors import SettingsError, StoreBusyError, StoreDamagedError, UserError
+from spamnb.imap.client import account_problems, secret_of
+from spamnb.imap.sync import (
+    MOST_MESSAGES,
+    AwayMailboxes,
+    Cursor,
+    KnownMessage,
+    MailboxState,
+)
+from spamnb.settings.values import ImapParams
 
 
 def opened(home, name="box", place="alice at a:993"):
@@ -75,7 +80,7 @@ def test_a_damaged_file_is_an_error_with_the_way_out(tmp_path):
 def test_the_oldest_messages_are_forgotten(tmp_path, monkeypatch):
     """By their number, so that a clock step forgets none."""
     assert MOST_MESSAGES >= 100_000
-    monkeypatch.setattr("spamnb.endpoints.imap.state.MOST_MESSAGES", 3)
+    monkeypatch.setattr("spamnb.imap.sync.MOST_MESSAGES", 3)
     state = opened(tmp_path)
     with state.changing():
         for number in range(5):

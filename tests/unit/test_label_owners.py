@@ -4,16 +4,16 @@ import pytest
 from support.stores import sound
 from test_feedback_service import ALICE, MADE, mail, teach_some
 
-from spamnb.core.model.costs import Costs
-from spamnb.core.model.events import NO_LABEL, EventKind
-from spamnb.service.admin.listings import trainings_of
-from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.message_labels import in_force, labels_of
-from spamnb.service.feedback.review_queue import ReviewQueue
-from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.types import Feedback
-from spamnb.service.limits import TeachingRules
-from spamnb.service.maintenance.rewind import relearn
+from spamnb.engine.filter import Filter
+from spamnb.engine.lookup import in_force, labels_of
+from spamnb.feedback.review import ReviewQueue
+from spamnb.feedback.service import FeedbackService
+from spamnb.feedback.values import Feedback
+from spamnb.maintenance.rewind import relearn
+from spamnb.model.costs import Costs
+from spamnb.model.events import NO_LABEL, EventKind
+from spamnb.operations.listings import trainings_of
+from spamnb.settings.values import TeachingRules
 
 BOB, CARL, DORA = "bob@example.org", "carl@example.org", "dora@example.org"
 LIST = mail("list", "the minutes of our meeting and cheap pills")

@@ -4,10 +4,10 @@ import hashlib
 
 import pytest
 
-from spamnb.endpoints.maildir.labelled import label_by_folder, label_by_keyword
+from spamnb.engine.mailboxes import MessageSpan
+from spamnb.engine.seen_list import read_seen, seen_as
 from spamnb.errors import UserError
-from spamnb.service.training.seen_list import read_seen, seen_as
-from spamnb.service.training.sources import MessageSpan
+from spamnb.maildir import label_by_folder, label_by_keyword
 
 RAW = (
     b"From: a@one.example\r\nTo: Bob\r\n\t<bob@two.example>\r\nDate: Mon, 1 Jan 2024 00:00:00 +0000"

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spamnb.core.model.events import BIAS_ONE, STEP_ONE, BulkChange, EventKind
+from spamnb.engine.filter import OWNER, Filter, new_recipe
+from spamnb.engine.planner import STREAK
+from spamnb.engine.values import BulkLoad, Learn, Source
 from spamnb.errors import RefusedError
-from spamnb.service.engine.filter import OWNER, Filter, new_recipe
-from spamnb.service.engine.planner import STREAK
-from spamnb.service.engine.requests import BulkLoad, Learn, Source
-from spamnb.store import check as audit
+from spamnb.model.events import BIAS_ONE, STEP_ONE, BulkChange, EventKind
+from spamnb.store import maintenance as audit
 from spamnb.store.memory import MemoryStore
 
 PERSON = Source(user="ann", channel="test", immediate=True)

@@ -8,13 +8,12 @@ import pytest
 from support.stores import HAM, RECIPE, SPAM, apply, bulk_event, ids_of, learn, mail, sound
 
 from spamnb.errors import StoreDamagedError
-from spamnb.store.check import check
-from spamnb.store.lmdb.store import open_store
-from spamnb.store.maintenance import compact
-from spamnb.store.rows import logged_rows, segments
-from spamnb.store.rows.codec import row_type
-from spamnb.store.rows.logged_rows import LOG_KEY, LogState, RowCache
-from spamnb.store.rows.segments import Segments
+from spamnb.store import rows as logged_rows
+from spamnb.store import rows as segments
+from spamnb.store.codec import row_type
+from spamnb.store.maintenance import check, compact
+from spamnb.store.model_store import open_store
+from spamnb.store.rows import LOG_KEY, LogState, RowCache, Segments
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from support.cpu_time import least_seconds
 
 from spamnb.errors import SettingsError
-from spamnb.service.admin.logins import (
+from spamnb.operations.logins import (
     Cost,
     FailedByStrangers,
     FailedLogins,
@@ -18,7 +18,7 @@ from spamnb.service.admin.logins import (
     read_logins,
     write_logins,
 )
-from spamnb.store.sessions import KNOWN_US, SessionStore
+from spamnb.records.console import KNOWN_US, SessionStore
 
 CHEAP = Cost(ln=4, r=8, p=1)
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spamnb.core.model.costs import Costs, thresholds
-from spamnb.core.model.decision import decide_many
-from spamnb.core.model.evidence import ham_needed, most_lost
-from spamnb.lab.html_report import settings_for
-from spamnb.lab.statistics.loss_bound import costs_for, ham_loss_bound
+from spamnb.lab.report import settings_for
+from spamnb.lab.statistics import costs_for, ham_loss_bound
+from spamnb.model.costs import Costs, thresholds
+from spamnb.model.scoring import ham_needed, most_lost
+from spamnb.model.verdict import decide_many
 
 
 def test_the_bound_is_clopper_and_pearsons():

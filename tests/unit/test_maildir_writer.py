@@ -10,8 +10,8 @@ from contextlib import suppress
 import pytest
 from support.waiting import LIMIT_S
 
-from spamnb.endpoints.smtp.delivery import maildir_writer
-from spamnb.store import paths
+from spamnb.smtp import delivery
+from spamnb.store import files
 
 ALICE, BOB = 65531, 65530
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs several users")
@@ -23,7 +23,7 @@ def seen(folder):
 
 def test_a_message_is_in_new_and_nothing_is_left_in_tmp(tmp_path):
     """A delivery ends in `new`, readable by its owner alone, and leaves nothing in `tmp`."""
-    path = maildir_writer.deliver(tmp_path / "a" / "Maildir", (b"head\n", b"body\n"))
+    path = delivery.deliver(tmp_path / "a" / "Maildir", (b"head\n", b"body\n"))
     assert path.read_bytes() == b"head\nbody\n"
     assert path.parent.name == "new"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -34,26 +34,26 @@ def test_a_message_is_in_new_and_nothing_is_left_in_tmp(tmp_path):
 
 def test_a_sub_folder_is_one_of_maildir_plus_plus(tmp_path):
     """Junk goes to a folder that IMAP servers know as one."""
-    maildir_writer.deliver(tmp_path / "Maildir" / maildir_writer.JUNK, (b"x",))
+    delivery.deliver(tmp_path / "Maildir" / delivery.JUNK, (b"x",))
     assert (tmp_path / "Maildir" / ".Junk" / "maildirfolder").is_file()
     assert (tmp_path / "Maildir" / "cur").is_dir()
 
 
 def test_names_are_unique():
     """No two deliveries have one name, in the same microsecond or not."""
-    names = [maildir_writer.unique_name(1) for _ in range(10_000)]
+    names = [delivery.unique_name(1) for _ in range(10_000)]
     assert len(set(names)) == len(names)
     assert not any("/" in name or ":" in name for name in names)
 
 
 def test_several_settle_together_or_not_at_all(tmp_path):
     """If one Maildir refuses, none of the others has the message."""
-    one = maildir_writer.prepare(tmp_path / "one", (b"x",))
-    two = maildir_writer.prepare(tmp_path / "two", (b"x",))
-    three = maildir_writer.prepare(tmp_path / "three", (b"x",))
+    one = delivery.prepare(tmp_path / "one", (b"x",))
+    two = delivery.prepare(tmp_path / "two", (b"x",))
+    three = delivery.prepare(tmp_path / "three", (b"x",))
     (tmp_path / "two" / "new").rmdir()
     with pytest.raises(OSError, match="two"):
-        maildir_writer.settle([one, two, three])
+        delivery.settle([one, two, three])
     assert seen(tmp_path / "one") == seen(tmp_path / "three") == []
     for name in ("one", "two", "three"):
         assert list((tmp_path / name / "tmp").iterdir()) == []
@@ -64,7 +64,7 @@ def test_a_full_disk_leaves_nothing(tmp_path):
     script = (
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
-        "from spamnb.endpoints.smtp.delivery import maildir_writer\n"
+        "from spamnb.smtp import delivery as maildir_writer\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "try:\n"
@@ -85,7 +85,7 @@ def test_a_kill_before_the_rename_leaves_nothing_to_be_seen(tmp_path):
     script = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from spamnb.endpoints.smtp.delivery import maildir_writer\n"
+        "from spamnb.smtp import delivery as maildir_writer\n"
         "maildir_writer.prepare(Path(sys.argv[1]), (b'x',))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -95,19 +95,19 @@ def test_a_kill_before_the_rename_leaves_nothing_to_be_seen(tmp_path):
     assert seen(folder) == []
     left = list((folder / "tmp").iterdir())
     assert len(left) == 1
-    assert maildir_writer.sweep(folder) == 0
-    old = time.time() - maildir_writer.STALE_S - 60
+    assert delivery.sweep(folder) == 0
+    old = time.time() - delivery.STALE_S - 60
     os.utime(left[0], (old, old))
-    assert maildir_writer.sweep(folder) == 1
+    assert delivery.sweep(folder) == 1
     assert list((folder / "tmp").iterdir()) == []
 
 
 def test_a_link_in_the_way_is_not_followed(tmp_path):
     """A name in `tmp` that is already there is an error, never written through."""
-    maildir_writer.make(tmp_path / "m")
+    delivery.make(tmp_path / "m")
     (tmp_path / "m" / "tmp" / "here").symlink_to(tmp_path / "secret")
-    with paths.opened(tmp_path / "m" / "tmp") as tmp, pytest.raises(FileExistsError):
-        maildir_writer._write(tmp, "here", (b"x",))
+    with files.opened(tmp_path / "m" / "tmp") as tmp, pytest.raises(FileExistsError):
+        delivery._write(tmp, "here", (b"x",))
     assert not (tmp_path / "secret").exists()
 
 
@@ -116,8 +116,8 @@ def home(tmp_path):
     """Something with files of old that deliveries must not touch."""
     home = tmp_path / "home"
     home.mkdir()
-    names = ("data.mdb", maildir_writer.unique_name(1))
-    old = time.time() - maildir_writer.STALE_S - 60
+    names = ("data.mdb", delivery.unique_name(1))
+    old = time.time() - delivery.STALE_S - 60
     for name in names:
         (home / name).write_bytes(b"precious")
         os.utime(home / name, (old, old))
@@ -129,47 +129,47 @@ def home(tmp_path):
 def test_a_link_of_its_owner_leads_nowhere(tmp_path, home, where):
     """In place of a Maildir or of a part of it: nothing is written, swept or removed behind it."""
     owned = tmp_path / "alice"
-    maildir_writer.make(owned / "m" / maildir_writer.JUNK)
+    delivery.make(owned / "m" / delivery.JUNK)
     before = {path.name: path.read_bytes() for path in home.iterdir()}
     place = owned / where
     shutil.rmtree(place)
     place.symlink_to(home)
     for path in (owned, *owned.rglob("*")):
         os.chown(path, ALICE, ALICE, follow_symlinks=False)
-    for folder in (owned / "m", owned / "m" / maildir_writer.JUNK):
+    for folder in (owned / "m", owned / "m" / delivery.JUNK):
         for attempt in (
-            maildir_writer.make,
-            maildir_writer.sweep,
-            lambda f: maildir_writer.deliver(f, (b"x",)),
+            delivery.make,
+            delivery.sweep,
+            lambda f: delivery.deliver(f, (b"x",)),
         ):
             with suppress(OSError):
                 attempt(folder)
     with pytest.raises(OSError, match=r"alice"):
-        maildir_writer.deliver(place if where != "m/tmp" else owned / "m", (b"x",))
+        delivery.deliver(place if where != "m/tmp" else owned / "m", (b"x",))
     assert {path.name: path.read_bytes() for path in home.iterdir()} == before
 
 
 @needs_root
 def test_the_first_user_on_the_way_is_the_owner(tmp_path):
     """Root acts as the folder's owner, so a link of that user leads nowhere else."""
-    maildir_writer.make(tmp_path / "home" / "m")
-    assert paths.owner_of(tmp_path / "home" / "m").st_uid == 0
+    delivery.make(tmp_path / "home" / "m")
+    assert files.owner_of(tmp_path / "home" / "m").st_uid == 0
     os.chown(tmp_path / "home", ALICE, ALICE)
-    assert paths.owner_of(tmp_path / "home" / "m").st_uid == ALICE
+    assert files.owner_of(tmp_path / "home" / "m").st_uid == ALICE
     (tmp_path / "home" / "link").symlink_to("/root")
     with pytest.raises(OSError, match="link"):
-        paths.owner_of(tmp_path / "home" / "link")
+        files.owner_of(tmp_path / "home" / "link")
 
 
 @needs_root
 def test_a_folder_of_a_third_user_is_no_part_of_a_maildir(tmp_path):
     """Below a user's folder all belongs to that user, or to this process."""
-    maildir_writer.make(tmp_path / "m")
+    delivery.make(tmp_path / "m")
     os.chown(tmp_path / "m", ALICE, ALICE)
-    maildir_writer.deliver(tmp_path / "m", (b"x",))
+    delivery.deliver(tmp_path / "m", (b"x",))
     os.chown(tmp_path / "m" / "new", BOB, BOB)
     with pytest.raises(PermissionError, match="new"):
-        maildir_writer.deliver(tmp_path / "m", (b"x",))
+        delivery.deliver(tmp_path / "m", (b"x",))
     assert list((tmp_path / "m" / "tmp").iterdir()) == []
 
 
@@ -178,24 +178,24 @@ def test_the_administrators_links_are_followed(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "home").symlink_to("disk")
     (tmp_path / "disk" / "alice").symlink_to(tmp_path / "disk" / "a")
-    maildir_writer.deliver(tmp_path / "home" / "alice" / "Maildir", (b"x",))
+    delivery.deliver(tmp_path / "home" / "alice" / "Maildir", (b"x",))
     assert seen(tmp_path / "disk" / "a" / "Maildir") == [b"x"]
     (tmp_path / "disk").chmod(0o777)
     with pytest.raises(OSError, match="symbolic links"):
-        maildir_writer.deliver(tmp_path / "home" / "alice" / "Maildir", (b"x",))
+        delivery.deliver(tmp_path / "home" / "alice" / "Maildir", (b"x",))
 
 
 def test_the_sweep_takes_nothing_but_dead_deliveries_of_this_program(tmp_path):
     """Other programs have their own files in `tmp`, and folders are none of its business."""
-    maildir_writer.make(tmp_path / "m")
-    tmp, old = tmp_path / "m" / "tmp", time.time() - maildir_writer.STALE_S - 60
-    dead = maildir_writer.prepare(tmp_path / "m", (b"x",)).name
+    delivery.make(tmp_path / "m")
+    tmp, old = tmp_path / "m" / "tmp", time.time() - delivery.STALE_S - 60
+    dead = delivery.prepare(tmp_path / "m", (b"x",)).name
     (tmp / "data.mdb").touch()
     (tmp / "1763712345.M7P3.host").touch()
-    (tmp / maildir_writer.unique_name(1)).symlink_to("data.mdb")
-    os.mkfifo(tmp / maildir_writer.unique_name(2))
+    (tmp / delivery.unique_name(1)).symlink_to("data.mdb")
+    os.mkfifo(tmp / delivery.unique_name(2))
     for path in tmp.iterdir():
         os.utime(path, (old, old), follow_symlinks=False)
-    assert maildir_writer.sweep(tmp_path / "m") == 1
+    assert delivery.sweep(tmp_path / "m") == 1
     assert len(list(tmp.iterdir())) == 4
     assert not (tmp / dead).exists()

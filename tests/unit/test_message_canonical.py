@@ -3,9 +3,9 @@
 import pytest
 from support.cpu_time import least_seconds, slowness
 
-from spamnb.core.mail import limits
-from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.mail.message import canonical, read, without_mbox
+from spamnb.mail import limits
+from spamnb.mail.envelope import LocalHosts
+from spamnb.mail.message import canonical, read, without_mbox
 
 MESSAGE = (
     b"Received: from a.example by b.example; Mon, 1 Jan 2024 10:00:00 +0000\n"

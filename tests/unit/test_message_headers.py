@@ -2,8 +2,8 @@
 
 import pytest
 
-from spamnb.core.mail import headers, limits
-from spamnb.core.mail.message import Message, read
+from spamnb.mail import headers, limits
+from spamnb.mail.message import Message, read
 
 
 def subject(value: bytes) -> Message:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from support import scikit
 
 from spamnb.errors import BugError
-from spamnb.lab.statistics import metrics as measures
-from spamnb.lab.statistics.metrics import Outcomes
+from spamnb.lab import statistics as measures
+from spamnb.lab.statistics import Outcomes
 
 
 def judged(seed, size=400, better=1.0):

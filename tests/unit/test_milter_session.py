@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spamnb.endpoints.milter.packets import Offer, PacketReader, packet_of
-from spamnb.endpoints.milter.params import MilterParams
-from spamnb.endpoints.milter.session import MilterSession
-from spamnb.service.scanning.types import ScanResult
-from spamnb.service.telemetry.metrics import Meters
+from spamnb.milter.packets import Offer, PacketReader, packet_of
+from spamnb.milter.session import MilterParams, MilterSession
+from spamnb.scan.values import ScanResult
+from spamnb.telemetry import Meters
 
 POSTFIX = (6, 0x1FF, 0x1FFFFF)
 SILENT = (2, 0x3F, 0)

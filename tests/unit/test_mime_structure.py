@@ -4,9 +4,9 @@ import base64
 
 import pytest
 
-from spamnb.core.mail import limits
-from spamnb.core.mail.marks import PARTLY
-from spamnb.core.mail.message import Message, read
+from spamnb.mail import limits
+from spamnb.mail.limits import PARTLY
+from spamnb.mail.message import Message, read
 
 
 def multipart(*pieces: bytes, boundary: bytes = b"b", kind: bytes = b"mixed") -> bytes:

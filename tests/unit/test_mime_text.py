@@ -5,9 +5,9 @@ import codecs
 
 import pytest
 
-from spamnb.core.mail import charset, limits
-from spamnb.core.mail.body.text_shares import squeeze
-from spamnb.core.mail.message import Part, read
+from spamnb.mail import charset, limits
+from spamnb.mail.content import squeeze
+from spamnb.mail.message import Part, read
 
 
 def part(body: bytes, encoding: bytes = b"8bit", label: bytes = b"") -> tuple[Part, list[str]]:

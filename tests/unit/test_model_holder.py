@@ -10,14 +10,14 @@ from types import SimpleNamespace
 import pytest
 from support.waiting import LIMIT_S
 
-from spamnb.daemon.roles import model_holder as place
-from spamnb.daemon.roles.model_holder import LearnerConfig, ModelHolder
+from spamnb.daemon import learner as place
+from spamnb.daemon.learner import LearnerConfig, ModelHolder
+from spamnb.engine.filter import Filter, new_recipe
 from spamnb.errors import BugError, StoreBusyError, StoreDamagedError, StoreMissingError
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.feedback.types import Feedback
-from spamnb.service.limits import TeachingRules
-from spamnb.service.telemetry.metrics import Meters
+from spamnb.feedback.values import Feedback
+from spamnb.settings.values import TeachingRules
 from spamnb.store.maintenance import compact, environments
+from spamnb.telemetry import Meters
 
 SAID = Feedback("spam", b"Subject: x\n\nx\n", user="root", trust="admin")
 

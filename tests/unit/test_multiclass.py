@@ -7,13 +7,22 @@ import documentcraft
 import numpy as np
 import pytest
 
+from spamnb.engine.filter import Filter, new_recipe
 from spamnb.errors import StoreAccessError, StoreError, UserError
-from spamnb.lab.label_matrix import LabelMatrix, label_table, read_rows
-from spamnb.lab.label_thresholds import FILE, assigned, load, save
-from spamnb.lab.multiclass import evaluate_against_rest, evaluate_labels, thresholds_of
-from spamnb.lab.statistics.classification import macro_f1, pooled, quality
-from spamnb.lab.trial import Options
-from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.lab.labels import (
+    FILE,
+    LabelMatrix,
+    assigned,
+    evaluate_against_rest,
+    evaluate_labels,
+    label_table,
+    load,
+    read_rows,
+    save,
+    thresholds_of,
+)
+from spamnb.lab.runs import Options
+from spamnb.lab.statistics import macro_f1, pooled, quality
 
 LABELS = tuple(documentcraft.SHARES)
 LEARNT, TESTED = 1200, 600

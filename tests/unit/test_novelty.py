@@ -6,12 +6,10 @@ import pytest
 from support.cli import forked as spamnb
 from support.new_kinds import FIRST, SALE, WORDS, listed, shop, write_mail
 
-from spamnb.core.model.costs import Costs, OwnCosts
-from spamnb.core.model.decision import decide
-from spamnb.core.model.events import Recipe
-from spamnb.core.model.novelty import MOST, NEW_KIND, novelty
-from spamnb.core.model.site_threshold import SHIPPED, plain
-from spamnb.service.engine.filter import Filter
+from spamnb.engine.filter import Filter
+from spamnb.model.costs import Costs, OwnCosts
+from spamnb.model.events import Recipe
+from spamnb.model.verdict import MOST, NEW_KIND, SHIPPED, decide, novelty, plain
 from spamnb.store.memory import MemoryStore
 
 

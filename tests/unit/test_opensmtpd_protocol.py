@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.endpoints.net.scan_client import ScanAnswer
-from spamnb.endpoints.opensmtpd.protocol import REGISTRATION, OpensmtpdFilter, VersionError
+from spamnb.net.clients import ScanAnswer
+from spamnb.opensmtpd import REGISTRATION, OpensmtpdFilter, VersionError
 
 START = b"""config|smtpd-version|6.8.0p2
 config|smtp-session-timeout|300

@@ -5,10 +5,10 @@ import pickle
 import numpy as np
 import pytest
 
-from spamnb.service.engine.extraction import MessageReader, example_of
-from spamnb.service.engine.words import MergedWords
-from spamnb.service.training.packing import MessageName, Packer, examples
-from spamnb.service.training.sources import Unreadable
+from spamnb.engine.bulk import MessageName, Packer, examples
+from spamnb.engine.mailboxes import Unreadable
+from spamnb.engine.scoring import MessageReader, example_of
+from spamnb.engine.values import MergedWords
 
 KEY = bytes(range(32))
 

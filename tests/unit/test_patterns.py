@@ -91,7 +91,7 @@ HELD = patterns()
 
 def test_patterns_are_found():
     assert len(HELD) > 80
-    assert "spamnb.core.mail.body.parameters.PARAM" in HELD.values()
+    assert "spamnb.mail.content.PARAM" in HELD.values()
 
 
 @pytest.mark.parametrize("pattern", HELD, ids=HELD.values())

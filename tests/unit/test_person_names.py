@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from spamnb.core.persons.names import PersonNames, aliases_of
-from spamnb.core.persons.pairing import pairing_fault
-from spamnb.daemon.person_names import load_names
+from spamnb.daemon.configure import load_names
 from spamnb.errors import SettingsError
-from spamnb.service.admin.model_config import ModelConfig
-from spamnb.service.feedback.ownership import own_addresses
+from spamnb.feedback.rights import own_addresses
+from spamnb.operations.home import ModelConfig
+from spamnb.policy.recipients import PersonNames, aliases_of, pairing_fault
 from spamnb.settings import load
 from spamnb.settings.persons import person_names
 

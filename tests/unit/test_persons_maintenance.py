@@ -5,20 +5,20 @@ from pathlib import Path
 import pytest
 from test_feedback_service import MADE, delivered, mail, teach_some
 
-from spamnb.core.model.costs import Costs
-from spamnb.core.model.events import NO_LABEL, EventKind
-from spamnb.core.persons.names import PersonNames
+from spamnb.engine.filter import OWNER, Filter
 from spamnb.errors import RefusedError
-from spamnb.service.engine.clock import now_us
-from spamnb.service.engine.filter import OWNER, Filter
-from spamnb.service.feedback.review_queue import ReviewQueue
-from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.types import Feedback, ListTarget, SenderChange
-from spamnb.service.maintenance.expiry import DAY_US, ExpiryRules, expire
-from spamnb.service.maintenance.persons import Erasing, persons_of
-from spamnb.service.maintenance.rewind import relearn
-from spamnb.store import check as audit
-from spamnb.store.history.limits import HistoryLimits
+from spamnb.feedback.review import ReviewQueue
+from spamnb.feedback.service import FeedbackService
+from spamnb.feedback.values import Feedback, ListTarget, SenderChange
+from spamnb.maintenance.expiry import DAY_US, ExpiryRules, expire
+from spamnb.maintenance.persons import Erasing, persons_of
+from spamnb.maintenance.rewind import relearn
+from spamnb.model.costs import Costs
+from spamnb.model.events import NO_LABEL, EventKind
+from spamnb.policy.recipients import PersonNames
+from spamnb.settings.values import HistoryLimits
+from spamnb.store import maintenance as audit
+from spamnb.telemetry import now_us
 
 DOMAINS = frozenset({"example.org"})
 NAMES = PersonNames("+", DOMAINS, DOMAINS)

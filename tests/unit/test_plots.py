@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from spamnb.errors import UserError
-from spamnb.lab import plots
-from spamnb.lab.evaluation import Options, evaluate
-from spamnb.lab.html_report import decision_rows, figures, loss_bound_text, report_page
-from spamnb.lab.statistics.loss_bound import ham_loss_bound
+from spamnb.lab import report
+from spamnb.lab.evaluate import Options, evaluate
+from spamnb.lab.report import decision_rows, figures, loss_bound_text, report_page
+from spamnb.lab.statistics import ham_loss_bound
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,7 @@ def outcome():
 def test_nothing_is_imported_before_a_picture_is_asked_for():
     """Matplotlib is imported only when a plot is drawn, for its import takes half a second."""
     code = (
-        "import sys, spamnb.lab.html_report, spamnb.cli.evaluate\n"
-        "sys.exit('matplotlib' in sys.modules)"
+        "import sys, spamnb.lab.report, spamnb.cli.evaluate\nsys.exit('matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -40,18 +39,18 @@ def test_without_matplotlib_the_error_says_how_to_get_it(outcome, monkeypatch):
     """A missing matplotlib is a UserError with a hint to install it."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError) as caught:
-        plots.draw(outcome)
+        report.draw(outcome)
     assert "spamnb[plots]" in caught.value.hint
 
 
 def test_every_picture_is_drawn(outcome):
     """PNG for files, SVG without a declaration for pages."""
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
-    drawn = plots.draw(outcome)
-    assert set(drawn) == set(plots.PICTURES)
+    drawn = report.draw(outcome)
+    assert set(drawn) == set(report.PICTURES)
     for figure in drawn.values():
-        assert plots.as_png(figure).startswith(b"\x89PNG")
-        assert plots.as_svg(figure).startswith("<svg")
+        assert report.as_png(figure).startswith(b"\x89PNG")
+        assert report.as_svg(figure).startswith("<svg")
 
 
 @pytest.mark.parametrize(
@@ -67,14 +66,14 @@ def test_every_picture_is_drawn_where_a_bin_holds_one_class(outcome, truth):
     results = outcome.results._replace(
         truth=spam, log_odds=odds, probability=np.where(spam, 0.9999, 0.0001)
     )
-    drawn = plots.draw(replace(outcome, results=results))
-    assert all(plots.as_svg(figure).startswith("<svg") for figure in drawn.values())
+    drawn = report.draw(replace(outcome, results=results))
+    assert all(report.as_svg(figure).startswith("<svg") for figure in drawn.values())
 
 
 def test_pictures_can_be_had_again(outcome):
     """The same evaluation gives the same bytes, so that reports can be compared."""
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
-    first, second = (plots.as_png(plots.draw(outcome)["roc"]) for _ in range(2))
+    first, second = (report.as_png(report.draw(outcome)["roc"]) for _ in range(2))
     assert first == second
 
 
@@ -87,8 +86,8 @@ def test_lopsided_and_perfect_evaluations_can_be_drawn(outcome, spam):
     truth[:] = [i < spam for i in range(len(truth))]
     odds = truth * 8.0 - 4
     lopsided = replace(outcome, results=results._replace(truth=truth, log_odds=odds))
-    for figure in plots.draw(lopsided).values():
-        assert plots.as_png(figure)
+    for figure in report.draw(lopsided).values():
+        assert report.as_png(figure)
 
 
 class _Page(HTMLParser):
@@ -111,7 +110,7 @@ def test_the_page_loads_nothing(outcome):
     page = _Page()
     page.feed(text)
     assert page.loads == []
-    assert page.tags.count("svg") == len(plots.PICTURES)
+    assert page.tags.count("svg") == len(report.PICTURES)
     assert not {"script", "link", "iframe", "img"} & set(page.tags)
     assert "@import" not in text
     assert not re.search(r"url\((?!#)", text)
@@ -139,6 +138,6 @@ def test_a_promise_is_a_sentence_with_its_settings(outcome):
 
 
 def outcome_costs():
-    from spamnb.core.model.costs import Costs
+    from spamnb.model.costs import Costs
 
     return Costs()

@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-from spamnb.core.model.costs import Costs
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.requests import Learn, Source
-from spamnb.service.maintenance.event_filter import EventFilter
-from spamnb.service.maintenance.rewind import relearn, undoable
-from spamnb.store.check import collect
+from spamnb.engine.event_filter import EventFilter
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.values import Learn, Source
+from spamnb.maintenance.rewind import relearn, undoable
+from spamnb.model.costs import Costs
+from spamnb.store.maintenance import collect
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 RECIPE = new_recipe()

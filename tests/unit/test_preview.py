@@ -10,8 +10,13 @@ from support.cpu_time import least_seconds, slowness
 from support.evasions import every
 from support.html_attacks import AT_ONCE, PRESSED
 
-from spamnb.endpoints.console.preview.document import MOST_BYTES, preview
-from spamnb.endpoints.console.preview.html_cleaner import TAGS, clean_html, safe_target
+from spamnb.console.preview import (
+    MOST_BYTES,
+    TAGS,
+    clean_html,
+    preview,
+    safe_target,
+)
 
 HOSTILE = Path(__file__).parents[2].parent / "shared" / "corpora" / "hostile"
 HEAD = b"From: Ann <ann@example.org>\nSubject: lunch\n"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamnb.cli.printing import safe
-from spamnb.core.mail.printable import visible
+from spamnb.mail.limits import visible
 
 
 @given(st.text())

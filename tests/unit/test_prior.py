@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spamnb.errors import RefusedError, UserError
-from spamnb.service.engine.filter import OWNER, Filter, new_recipe
-from spamnb.service.engine.requests import Learn
-from spamnb.service.maintenance import prior as priors
-from spamnb.service.maintenance.export_import import export
-from spamnb.service.maintenance.prior import (
+from spamnb.engine import prior as priors
+from spamnb.engine.filter import OWNER, Filter, new_recipe
+from spamnb.engine.prior import (
     features_of_priors,
     is_prior,
     make_prior,
     prior_load,
     read_prior,
 )
-from spamnb.store import check as audit
+from spamnb.engine.values import Learn
+from spamnb.errors import RefusedError, UserError
+from spamnb.maintenance.export import export
+from spamnb.store import maintenance as audit
 from spamnb.store.memory import MemoryStore
 
 SAMPLE = Path(__file__).parents[2] / "corpora" / "sample"

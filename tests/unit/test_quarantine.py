@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from support.waiting import LIMIT_S
 
-from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.errors import PeerError, RefError, RefusedError, StoreDamagedError, StoreFullError
-from spamnb.service.engine.clock import now_us
-from spamnb.service.limits import QuarantineLimits
-from spamnb.service.scanning.quarantine import Quarantine
-from spamnb.service.scanning.quarantined import ReleaseReply
+from spamnb.mail.envelope import Client, Envelope
+from spamnb.scan.quarantine import Quarantine
+from spamnb.scan.values import ReleaseReply
+from spamnb.settings.values import QuarantineLimits
+from spamnb.telemetry import now_us
 
 RAW = b"X-Spam-Flag: YES\r\nSubject: x\r\n\r\n.body \xff\r\n"
 ENVELOPE = Envelope(
@@ -87,8 +87,8 @@ def test_a_crash_at_any_step_lists_no_message_without_its_body(tmp_path, steps):
     """Killed at the first, second, third ... call to the disk: kept whole, or not listed."""
     program = """
 import os, sys
-from spamnb.core.mail.envelope import Envelope
-from spamnb.service.scanning.quarantine import Quarantine
+from spamnb.mail.envelope import Envelope
+from spamnb.scan.quarantine import Quarantine
 from pathlib import Path
 left = int(sys.argv[2])
 def dying(call):
@@ -175,9 +175,7 @@ def test_old_messages_and_old_halves_go(quarantine, monkeypatch):
     """30 days, also where the sidecar is damaged, and what a crash left behind; no others."""
     new = quarantine.keep(RAW, ENVELOPE, {})
     now = quarantine.get(new).time_us
-    monkeypatch.setattr(
-        "spamnb.service.scanning.quarantine.now_us", lambda: now - 31 * 86_400_000_000
-    )
+    monkeypatch.setattr("spamnb.scan.quarantine.now_us", lambda: now - 31 * 86_400_000_000)
     monkeypatch.setattr(quarantine, "_tidy_at", time.monotonic() + 1000)
     _, damaged = (quarantine.keep(RAW, ENVELOPE, {}) for _ in range(2))
     (quarantine.folder / f"{damaged}.json").write_text("{")
@@ -199,7 +197,7 @@ def test_a_flood_that_expires_costs_two_syncs(quarantine, monkeypatch):
     for _ in range(20):
         quarantine.keep(RAW, ENVELOPE, {})
     synced = []
-    monkeypatch.setattr("spamnb.service.scanning.quarantine.sync_folder", synced.append)
+    monkeypatch.setattr("spamnb.scan.quarantine.sync_folder", synced.append)
     assert quarantine.expire(now + 31 * 86_400_000_000) == 21
     assert synced == [quarantine.folder] * 2
     assert files(quarantine) == []

@@ -4,15 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from spamnb.core.mail.envelope import Envelope
-from spamnb.endpoints.console.callers import OF_USER, ApiCaller
-from spamnb.endpoints.console.operations import quarantine as operations
-from spamnb.endpoints.console.pages import quarantine as pages
-from spamnb.endpoints.console.site import ApiRequest
+from spamnb.console import operations
+from spamnb.console import pages_kept as pages
+from spamnb.console.site import OF_USER, ApiCaller, ApiRequest
 from spamnb.errors import RefError, StoreBusyError
-from spamnb.service.limits import TeachingRules
-from spamnb.service.scanning.quarantine import Quarantine
-from spamnb.service.scanning.quarantined import ReleaseReply
+from spamnb.mail.envelope import Envelope
+from spamnb.scan.quarantine import Quarantine
+from spamnb.scan.values import ReleaseReply
+from spamnb.settings.values import TeachingRules
 
 ALL = ApiCaller("root", frozenset(("quarantine",)))
 ALICE, SALES, BOB = (
@@ -40,7 +39,7 @@ def walked(site, caller, limit):
     found, cursor, count = [], "", 0
     while cursor is not None:
         values = {"limit": limit, "cursor": cursor}
-        reply = operations.listed(site, ApiRequest(caller, values)).value
+        reply = operations.listed_messages(site, ApiRequest(caller, values)).value
         assert len(reply["messages"]) <= limit
         found += [one["id"] for one in reply["messages"]]
         cursor, count = reply["next"], count + 1
@@ -76,7 +75,7 @@ def test_the_page_joins_the_addresses_of_a_user(site, monkeypatch, most, rows):
     found, cursor = {}, ""
     while True:
         request = SimpleNamespace(visitor=visitor, values={"cursor": cursor})
-        facts = pages.show_list(site, request).facts
+        facts = pages.show_quarantine(site, request).facts
         assert len(facts["rows"]) <= rows
         for row in facts["rows"]:
             assert row["id"] not in found
@@ -96,9 +95,9 @@ def test_a_login_without_addresses_has_no_messages(site):
     request = SimpleNamespace(
         visitor=visitor, values={"cursor": "", "id": site.quarantine.ids()[0]}
     )
-    assert pages.show_list(site, request).facts == {"rows": [], "first": "", "next": ""}
+    assert pages.show_quarantine(site, request).facts == {"rows": [], "first": "", "next": ""}
     with pytest.raises(RefError):
-        pages.show(site, request)
+        pages.show_kept(site, request)
 
 
 def test_an_error_of_the_learner_is_none_of_the_release(site):

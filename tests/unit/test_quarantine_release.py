@@ -8,10 +8,10 @@ import threading
 import pytest
 from support.waiting import LIMIT_S
 
-from spamnb.core.mail.envelope import Envelope
 from spamnb.errors import PeerError, RefError, RefusedError, UserError
-from spamnb.service.scanning.quarantine import Quarantine
-from spamnb.service.scanning.quarantined import ReleaseReply
+from spamnb.mail.envelope import Envelope
+from spamnb.scan.quarantine import Quarantine
+from spamnb.scan.values import ReleaseReply
 
 NAMES = ("ann@a.example", "bob@b.example", "carl@c.example")
 ENVELOPE = Envelope(
@@ -26,8 +26,8 @@ NO_REPLY = ReleaseReply(0)
 KILLED = """
 import os, sys
 from pathlib import Path
-from spamnb.service.scanning.quarantine import Quarantine
-from spamnb.service.scanning.quarantined import ReleaseReply
+from spamnb.scan.quarantine import Quarantine
+from spamnb.scan.values import ReleaseReply
 folder, identity, only, left = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 def dying(call):
     def run(*args, **more):

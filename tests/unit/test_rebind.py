@@ -5,7 +5,7 @@ import socket
 import pytest
 from support.waiting import LIMIT_S
 
-from spamnb.daemon.processes.sockets import BindAddress, Sockets
+from spamnb.daemon.start import BindAddress, Sockets
 from spamnb.errors import UserError
 
 LOOPBACK = BindAddress("127.0.0.1", 0)

@@ -22,13 +22,12 @@ from support.relay_core import (
     SessionDriver,
 )
 
-from spamnb.endpoints.net.address import Address
-from spamnb.endpoints.net.networks import NetworkSet
-from spamnb.endpoints.smtp.relay import actions
-from spamnb.endpoints.smtp.relay.actions import MEMORY, ROOM, STUCK
-from spamnb.endpoints.smtp.relay.params import Limits, Timeouts
-from spamnb.endpoints.smtp.relay.session import MAX_COMMANDS_PER_TURN
-from spamnb.service.scanning.types import ScanResult
+from spamnb.net import actions
+from spamnb.net.actions import MEMORY, ROOM, STUCK
+from spamnb.net.address import Address, NetworkSet
+from spamnb.scan.values import ScanResult
+from spamnb.settings.values import Limits, Timeouts
+from spamnb.smtp.relay_session import MAX_COMMANDS_PER_TURN
 
 STEPS = ["connect", "EHLO", "MAIL", "RCPT", "DATA", "end"]
 PARTS = dict(zip(STEPS[1:], [EHLO, MAIL, RCPT, DATA, TEXT + END], strict=True))

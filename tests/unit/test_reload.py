@@ -3,7 +3,7 @@
 import pytest
 
 from spamnb.settings import Settings, load
-from spamnb.settings.reload import merge_reloadable
+from spamnb.settings.render import merge_reloadable
 
 ONE = """
 [listener.mx]

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cpu_time import least_seconds, slowness
 
-from spamnb.core.mail.message import read
-from spamnb.service.engine.filter import Filter
-from spamnb.service.feedback.report_parser import MAX_MESSAGES, read_report
+from spamnb.engine.filter import Filter
+from spamnb.feedback.review import MAX_MESSAGES, read_report
+from spamnb.mail.message import read
 
 SAMPLES = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 SIGNATURE = "s" + "abcdefghijklmnopqrstuvwxyz"

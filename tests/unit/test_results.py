@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.mail.results import claims, passed_domains, plain_identities, read_results
+from spamnb.mail.results import claims, passed_domains, plain_identities, read_results
 
 SITE = "mx.example.org"
 REAL = {

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from spamnb.errors import LimitError, RefError, RefusedError
-from spamnb.service.feedback.review_queue import ReviewItem, ReviewQueue
-from spamnb.service.limits import ReviewLimits
+from spamnb.feedback.review import ReviewItem, ReviewQueue
+from spamnb.settings.values import ReviewLimits
 
 DAY_US = 86_400_000_000
 NOW_US = 1_763_712_345_000_000

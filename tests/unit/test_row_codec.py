@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.model.events import (
+from spamnb.errors import BugError, StoreDamagedError, StoreVersionError
+from spamnb.model.events import (
     BulkChange,
     Event,
     EventKind,
@@ -23,10 +24,18 @@ from spamnb.core.model.events import (
     no_totals,
     no_update,
 )
-from spamnb.errors import BugError, StoreDamagedError, StoreVersionError
-from spamnb.store.contract import MessageState
-from spamnb.store.journal import Pages
-from spamnb.store.rows.codec import (
+from spamnb.store.bytes import (
+    ByteCursor,
+    chunk,
+    decode_ids,
+    decode_ints,
+    encode_ids,
+    encode_ids_raw,
+    encode_ints,
+    text,
+    varint,
+)
+from spamnb.store.codec import (
     decode_event,
     decode_recipe,
     decode_state,
@@ -40,17 +49,8 @@ from spamnb.store.rows.codec import (
     row_type,
     to_rows,
 )
-from spamnb.store.rows.id_codec import (
-    ByteCursor,
-    chunk,
-    decode_ids,
-    decode_ints,
-    encode_ids,
-    encode_ids_raw,
-    encode_ints,
-    text,
-    varint,
-)
+from spamnb.store.contract import MessageState
+from spamnb.store.journal import Pages
 
 U64 = st.integers(0, (1 << 64) - 1)
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from support import scikit
 
-from spamnb.core.model.events import no_totals
-from spamnb.core.model.likelihood import bernoulli, multinomial
-from spamnb.core.model.likelihood.batch import Batch
-from spamnb.core.model.likelihood.smoothing import Assumptions
+from spamnb.model import bernoulli, multinomial
+from spamnb.model.events import no_totals
+from spamnb.model.smoothing import Assumptions, Batch
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = PROJECT / "corpora" / "sample"

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.waiting import LIMIT_S
 
-from spamnb.endpoints.net.address import Address
-from spamnb.endpoints.net.scan_client import ask, connected
-from spamnb.endpoints.scanner.http_requests import HttpRequestReader
 from spamnb.errors import PeerError
+from spamnb.net.address import Address
+from spamnb.net.clients import ask, connected
+from spamnb.scanner.dialects import HttpRequestReader
 
 MESSAGE = b"Subject: plums\r\n\r\nfresh\r\n"
 OUTCOME = {"decision": "junk", "action": "add header"}

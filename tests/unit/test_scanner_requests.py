@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.endpoints.scanner.http_requests import HttpRequestReader
-from spamnb.endpoints.scanner.request import RequestError
-from spamnb.endpoints.scanner.spamd_requests import SpamdRequestReader
+from spamnb.scanner.dialects import HttpRequestReader, SpamdRequestReader
+from spamnb.scanner.request import RequestError
 
 LIMIT = 1000
 BODY = b"Subject: plums\n\nfresh\n"

@@ -7,17 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.mail.message import read
-from spamnb.core.policy.verdict_headers import ScanVerdict
-from spamnb.endpoints.net.networks import NetworkSet
-from spamnb.endpoints.scanner.params import ScannerParams
-from spamnb.endpoints.scanner.session import ScannerSession
-from spamnb.endpoints.scanner.teaching import PeerIdentity
 from spamnb.errors import LimitError, StoreBusyError, StoreDamagedError
-from spamnb.service.admin.request import AdminResponse, Caller
-from spamnb.service.admin.tokens import ApiToken
-from spamnb.service.scanning.types import Advice, ScanResult
-from spamnb.service.telemetry.metrics import Meters
+from spamnb.mail.message import read
+from spamnb.net.address import NetworkSet
+from spamnb.operations.logins import ApiToken
+from spamnb.operations.request import AdminResponse, Caller
+from spamnb.policy.headers import ScanVerdict
+from spamnb.scan.values import Advice, ScanResult
+from spamnb.scanner.request import PeerIdentity, ScannerParams
+from spamnb.scanner.session import ScannerSession
+from spamnb.telemetry import Meters
 
 TCP = PeerIdentity("192.0.2.1")
 FIELDS = (("X-Spam-Flag", "YES"), ("X-Spam-Status", "Yes,\n score=7.5"))

@@ -5,15 +5,15 @@ import random
 import pytest
 from support.stores import picture
 
-from spamnb.core.model.events import EventKind
-from spamnb.core.model.site_threshold import BINS, NO_SCORES, SETTLED_US, SHIPPED
-from spamnb.service.engine.clock import now_us
-from spamnb.service.engine.filter import OWNER, Filter
-from spamnb.service.engine.score_watch import ScoreWatch, scored_message, store_trained_scores
-from spamnb.service.engine.site_scores import past_thresholds, read_counts, threshold_of
-from spamnb.service.maintenance.export_import import create, export, merge, read_export, recipe_of
-from spamnb.service.maintenance.rewind import relearn, rewind
-from spamnb.store import check as audit
+from spamnb.engine.filter import OWNER, Filter
+from spamnb.engine.score_watch import ScoreWatch, scored_message, store_trained_scores
+from spamnb.engine.site_scores import past_thresholds, read_counts, threshold_of
+from spamnb.maintenance.export import create, export, merge, read_export, recipe_of
+from spamnb.maintenance.rewind import relearn, rewind
+from spamnb.model.events import EventKind
+from spamnb.model.verdict import BINS, NO_SCORES, SETTLED_US, SHIPPED
+from spamnb.store import maintenance as audit
+from spamnb.telemetry import now_us
 
 LATER = now_us() + 2 * SETTLED_US
 

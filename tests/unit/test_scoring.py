@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spamnb.core.model.events import BIAS_ONE
-from spamnb.core.model.kinds import KINDS
-from spamnb.core.model.scoring import (
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.scoring import score_examples
+from spamnb.model.costs import KINDS
+from spamnb.model.events import BIAS_ONE
+from spamnb.model.scoring import (
     COMMON,
     KNOWN,
     SHARE,
@@ -17,8 +19,6 @@ from spamnb.core.model.scoring import (
     maturity,
     probabilities,
 )
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.scoring import score_examples
 from spamnb.store.memory import MemoryStore
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"

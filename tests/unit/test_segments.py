@@ -6,10 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamnb.errors import StoreDamagedError
-from spamnb.store.rows import segments
-from spamnb.store.rows.codec import RowSet, row_type
-from spamnb.store.rows.row_table import RowTable
-from spamnb.store.rows.segments import Places, Segments, bits_for, cuts, encode, key_of, merged
+from spamnb.store import rows as logged_rows
+from spamnb.store.codec import RowSet, row_type
+from spamnb.store.rows import (
+    Places,
+    RowTable,
+    Segments,
+    bits_for,
+    cuts,
+    encode,
+    key_of,
+    merged,
+)
 
 ROW = row_type(2)
 LAST = (1 << 64) - 1
@@ -152,7 +160,7 @@ def test_a_segment_that_contradicts_its_head_is_damage(change):
 
 def test_a_segment_has_pages_of_its_own():
     """LMDB may move a value of up to half a page, and pages have up to 64 KiB."""
-    assert len(encode(RowSet.none(ROW), 0)) == segments.LEAST_BYTES > (1 << 15)
+    assert len(encode(RowSet.none(ROW), 0)) == logged_rows.LEAST_BYTES > (1 << 15)
 
 
 def test_rows_of_many_labels():

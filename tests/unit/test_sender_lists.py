@@ -4,15 +4,15 @@ import pytest
 from support.fleet import joined
 from test_feedback_service import MADE, delivered, mail, teach_some
 
-from spamnb.core.persons.names import PersonNames
+from spamnb.engine.filter import Filter
 from spamnb.errors import LimitError, RefError, RefusedError, UserError
-from spamnb.service.admin.request import SENDER, Caller, read_fields, sender_change_of
-from spamnb.service.engine.filter import Filter
-from spamnb.service.feedback.review_queue import ReviewQueue
-from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.types import ListTarget, SenderChange
-from spamnb.service.limits import TeachingRules
-from spamnb.store.fleet.memory_log import MemoryLog
+from spamnb.feedback.review import ReviewQueue
+from spamnb.feedback.service import FeedbackService
+from spamnb.feedback.values import ListTarget, SenderChange
+from spamnb.fleet.log import MemoryLog
+from spamnb.operations.request import SENDER, Caller, read_fields, sender_change_of
+from spamnb.policy.recipients import PersonNames
+from spamnb.settings.values import TeachingRules
 from spamnb.store.memory import MemoryStore
 
 DOMAINS = frozenset({"example.org"})

@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.policy.rulings import Ruling, Rulings, shown_verdict
-from spamnb.core.policy.sender_evidence import SenderEvidence
-from spamnb.core.policy.senders import (
+from spamnb.errors import LimitError, UserError
+from spamnb.mail.envelope import LocalHosts
+from spamnb.policy.headers import ScanVerdict
+from spamnb.policy.rulings import Ruling, Rulings, shown_verdict
+from spamnb.policy.senders import (
     MOST_SENDERS,
+    SenderEvidence,
     SenderList,
     owner_domain,
     ruling_of,
     sender_of,
 )
-from spamnb.core.policy.verdict_headers import ScanVerdict
-from spamnb.errors import LimitError, UserError
 
 LOCAL = LocalHosts(hosts=("mx.example",), authserv_ids=("mx.example",))
 PASSED = (

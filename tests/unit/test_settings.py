@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from spamnb.core.model.costs import Costs, thresholds
 from spamnb.errors import SettingsError
+from spamnb.model.costs import Costs, thresholds
 from spamnb.settings import Settings, home_of, load
 from spamnb.settings.render import as_dict, example, listed, shown, value_of
-from spamnb.settings.setting import toml_of
 from spamnb.settings.table import BY_NAME, SETTINGS
+from spamnb.settings.types import toml_of
 
 pytestmark = pytest.mark.usefixtures("no_system_file")
 

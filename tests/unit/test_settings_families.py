@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from spamnb.core.model.costs import Costs
 from spamnb.errors import SettingsError
+from spamnb.model.costs import Costs
 from spamnb.settings import Settings, control_of, load, restored
 from spamnb.settings.render import as_dict, example, need_restart, plain, shown
 from spamnb.settings.schema import MEMBERS

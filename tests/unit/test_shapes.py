@@ -6,15 +6,19 @@ from pathlib import Path
 
 import pytest
 
-import spamnb.core.mail
-from spamnb.core.features import shapes as shape_lines
-from spamnb.core.features.clue_texts import location_shown, text_shown
-from spamnb.core.features.extract import Key, extract
-from spamnb.core.features.locations import SHAPES, TokenLocation
-from spamnb.core.features.spans import LINE_BYTES, ROUGH_BYTES, rough, spans_of
-from spamnb.core.features.tokens import fields, mark_of
-from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.mail.message import read
+import spamnb.mail
+from spamnb.mail.envelope import LocalHosts
+from spamnb.mail.message import read
+from spamnb.model import tokens as shape_lines
+from spamnb.model.features import LINE_BYTES, ROUGH_BYTES, Key, extract, rough, spans_of
+from spamnb.model.tokens import (
+    SHAPES,
+    TokenLocation,
+    fields,
+    location_shown,
+    mark_of,
+    text_shown,
+)
 
 KEY = Key(bytes(range(32)))
 OURS = LocalHosts(hosts=("mx.b.example",), authserv_ids=("mx.b.example",))
@@ -111,7 +115,7 @@ def test_a_count_reads_as_a_range_and_a_mark_as_a_sentence(location, text, shown
 
 def test_each_mark_of_the_reader_has_a_sentence():
     """A new mark without a sentence fails here."""
-    source = "".join(path.read_text() for path in Path(spamnb.core.mail.__path__[0]).rglob("*.py"))
+    source = "".join(path.read_text() for path in Path(spamnb.mail.__path__[0]).rglob("*.py"))
     marks = set(re.findall(r'"([a-z]+:[a-z0-9-]+[a-z])"', source))
     assert len(marks) > 30
     for mark in marks:

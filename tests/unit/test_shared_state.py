@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from spamnb.daemon.processes.shared_state import (
+from spamnb.daemon.shared import (
     MAX_IN_FLIGHT,
     RING,
     InFlightGuard,
@@ -30,7 +30,7 @@ def elsewhere(shared, *lines):
     """Run lines in another process that has the shared state; it then kills itself."""
     code = f"""
 import os, signal
-from spamnb.daemon.processes.shared_state import SharedState, ProcessState
+from spamnb.daemon.shared import SharedState, ProcessState
 shared = SharedState({shared.fd})
 {chr(10).join(lines)}
 os.kill(os.getpid(), signal.SIGKILL)

@@ -16,18 +16,18 @@ import pytest
 from labelled_mail import clean, files
 from support.cli import undated
 
-from spamnb.core.features.locations import TokenLocation
-from spamnb.core.policy.actions import LEAST_MESSAGES
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.maintenance.export_import import export
-from spamnb.service.maintenance.prior import (
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.prior import (
     CHANNEL,
     SHIPPED,
     TEXTS,
     features_of_priors,
     shipped_prior,
 )
-from spamnb.store import check as audit
+from spamnb.maintenance.export import export
+from spamnb.model.tokens import TokenLocation
+from spamnb.policy.actions import LEAST_MESSAGES
+from spamnb.store import maintenance as audit
 
 PROJECT = Path(__file__).parents[2]
 MOST_BYTES = 400_000

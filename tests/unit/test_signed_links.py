@@ -6,8 +6,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 import pytest
 
-from spamnb.endpoints.console.digest.signed_links import LIFE_S, SignedLink, SignedLinks
-from spamnb.endpoints.console.problems import ApiError
+from spamnb.console.site import LIFE_S, ApiError, SignedLink, SignedLinks
 
 NOW = 1_800_000_000.0
 LINK = SignedLink("20260101T000000000000-01234567", "alice@example.org")

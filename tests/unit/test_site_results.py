@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.forged_results import AR, DKIM, DOMAIN, HOP, SITE, VARIANTS, forged
 
-from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.mail.message import parted, read
-from spamnb.core.mail.site_results import border_mark
-from spamnb.core.policy.sender_evidence import SenderEvidence, evidence_of
-from spamnb.core.policy.verdict_headers import header_end, placed, remove_claims, remove_forged
+from spamnb.mail.envelope import LocalHosts
+from spamnb.mail.message import parted, read
+from spamnb.mail.site_results import border_mark
+from spamnb.policy.headers import header_end, placed, remove_claims, remove_forged
+from spamnb.policy.senders import SenderEvidence, evidence_of
 
 LOCAL = LocalHosts(hosts=(SITE, "store.example.org"), authserv_ids=(SITE,)).keyed(b"k" * 32)
 FORGED_AR = f"{AR}{DKIM}\r\n".encode()

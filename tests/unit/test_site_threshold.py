@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.model.costs import Costs, junk_from, thresholds
-from spamnb.core.model.decision import decide
-from spamnb.core.model.site_threshold import (
+from spamnb.model.costs import Costs, junk_from, thresholds
+from spamnb.model.verdict import (
     FLOOR,
     NO_SCORES,
     RAISE,
@@ -17,6 +16,7 @@ from spamnb.core.model.site_threshold import (
     WINDOW,
     ScoredMessage,
     count_scores,
+    decide,
     decide_stretched,
     plain,
     site_threshold,

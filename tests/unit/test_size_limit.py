@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from spamnb.service.engine.filter import Filter
-from spamnb.service.telemetry.status import gauges, model_facts, warnings
-from spamnb.store.size_limit import limit_of, share_of
+from spamnb.engine.filter import Filter
+from spamnb.operations.status import gauges, model_facts, warnings
+from spamnb.store.model_store import limit_of, share_of
 
 GB = 1 << 30
 

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.mail.envelope import Client
-from spamnb.endpoints.net import proxy_protocol, reply_parser
-from spamnb.endpoints.net.address import Address
-from spamnb.endpoints.net.memory_budget import MemoryBudget, MemoryShare
-from spamnb.endpoints.net.networks import LOOPBACK, NetworkSet
-from spamnb.endpoints.smtp.protocol import commands, ehlo
-from spamnb.endpoints.smtp.protocol.line_buffer import LineBuffer
-from spamnb.endpoints.smtp.relay import replies
+from spamnb.mail.envelope import Client
+from spamnb.net import address as proxy_protocol
+from spamnb.net import clients
+from spamnb.net.address import LOOPBACK, Address, NetworkSet
+from spamnb.net.server import MemoryBudget, MemoryShare
+from spamnb.smtp import relay_replies, syntax
+from spamnb.smtp.syntax import LineBuffer
 
 
 @pytest.mark.parametrize(
@@ -108,7 +107,7 @@ def test_a_net_that_is_none_is_refused():
 )
 def test_replies_are_cut_out(data, reply, rest):
     """One line or several; what is not safe to repeat is replaced."""
-    assert reply_parser.take(data) == (reply, rest)
+    assert clients.take(data) == (reply, rest)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +118,7 @@ def test_replies_are_cut_out(data, reply, rest):
 def test_what_is_no_reply_is_an_error(data):
     """An invalid or too long reply raises an error, also if it has no end."""
     with pytest.raises(ValueError, match="SMTP reply"):
-        reply_parser.take(data)
+        clients.take(data)
 
 
 @pytest.mark.parametrize(
@@ -132,66 +131,66 @@ def test_what_is_no_reply_is_an_error(data):
 )
 def test_queue_ids_are_found(reply, name):
     """In the forms of Postfix and Exim."""
-    assert reply_parser.queue_id(reply) == name
+    assert clients.queue_id(reply) == name
 
 
 def test_a_recipient_of_another_spelling_is_not_one_of_this_site():
     """IDNA maps a soft hyphen to nothing, but other servers may read another domain."""
-    assert commands.is_for(b"RCPT TO:<ann@Example.org.>", frozenset({"example.org"}))
+    assert syntax.is_for(b"RCPT TO:<ann@Example.org.>", frozenset({"example.org"}))
     other = "RCPT TO:<ann@exa\u00admple.org>".encode()
-    assert not commands.is_for(other, frozenset({"example.org"}))
+    assert not syntax.is_for(other, frozenset({"example.org"}))
 
 
 @given(st.binary(max_size=300))
 def test_parsers_never_fail_on_bytes(data):
     """Whatever comes: a value, None, or the one error that is promised."""
     line = data.replace(b"\r", b"").replace(b"\n", b"")
-    commands.verb_of(line)
-    assert commands.path_of(b"MAIL FROM:" + line).isprintable()
-    assert not commands.is_for(b"RCPT TO:" + line, frozenset())
-    commands.client_of(Client(), [b"XFORWARD " + line])
-    ehlo.client_hello_reply(
+    syntax.verb_of(line)
+    assert syntax.path_of(b"MAIL FROM:" + line).isprintable()
+    assert not syntax.is_for(b"RCPT TO:" + line, frozenset())
+    syntax.client_of(Client(), [b"XFORWARD " + line])
+    syntax.client_hello_reply(
         b"250-x\r\n250 " + line + b"\r\n", b"EHLO x", "h", trusted=True, limit=7
     )
-    for parse in (reply_parser.take, proxy_protocol.parse):
+    for parse in (clients.take, proxy_protocol.parse):
         with contextlib.suppress(ValueError):
             parse(data)
 
 
 def test_paths_are_read_for_the_log():
     """Without brackets, source routes and control characters."""
-    assert commands.path_of(b"MAIL FROM:<a@b> SIZE=1") == "a@b"
-    assert commands.path_of(b"RCPT TO:<@x,@y:a@b>") == "a@b"
-    assert commands.path_of(b'rcpt to: <"a>b"@c>') == '"a>b"@c'
-    assert commands.path_of(b"MAIL FROM:a@b") == "a@b"
-    assert commands.path_of(b"MAIL FROM:<>") == ""
-    assert commands.path_of(b"MAIL FROM:<a\x07@b>") == "a{U+0007}@b"
-    assert commands.path_of(b"nonsense") == ""
+    assert syntax.path_of(b"MAIL FROM:<a@b> SIZE=1") == "a@b"
+    assert syntax.path_of(b"RCPT TO:<@x,@y:a@b>") == "a@b"
+    assert syntax.path_of(b'rcpt to: <"a>b"@c>') == '"a>b"@c'
+    assert syntax.path_of(b"MAIL FROM:a@b") == "a@b"
+    assert syntax.path_of(b"MAIL FROM:<>") == ""
+    assert syntax.path_of(b"MAIL FROM:<a\x07@b>") == "a{U+0007}@b"
+    assert syntax.path_of(b"nonsense") == ""
 
 
 def test_sizes_are_read():
     """The smaller of two is announced; a declaration is found among other parameters."""
-    assert commands.declared_bytes(b"MAIL FROM:<a> BODY=8BITMIME size=77 X=1") == 77
-    assert commands.declared_bytes(b"MAIL FROM:<SIZE=9@b>") == 0
+    assert syntax.declared_bytes(b"MAIL FROM:<a> BODY=8BITMIME size=77 X=1") == 77
+    assert syntax.declared_bytes(b"MAIL FROM:<SIZE=9@b>") == 0
     for offer, limit, size in ((b"SIZE 9", 5, b"SIZE 5"), (b"SIZE 0", 5, b"SIZE 5"),
                                (b"SIZE 3", 5, b"SIZE 3"), (b"SIZE", 0, b"SIZE")):  # fmt: skip
         reply = b"250-x\r\n250 " + offer + b"\r\n"
-        reply_sent = ehlo.client_hello_reply(reply, b"EHLO x", "h", trusted=False, limit=limit)
+        reply_sent = syntax.client_hello_reply(reply, b"EHLO x", "h", trusted=False, limit=limit)
         assert reply_sent == b"250-h\r\n250 " + size + b"\r\n"
 
 
 def test_our_replies_are_one_safe_line():
     """Each of the table, and those with a text from inside."""
-    table = [value for name, value in vars(replies).items() if name.isupper()]
+    table = [value for name, value in vars(relay_replies).items() if name.isupper()]
     for reply in (line for line in table if isinstance(line, bytes)):
         assert reply.endswith(b"\r\n")
         assert reply.count(b"\n") == 1
         assert reply.isascii()
         assert int(reply[:3]) in range(200, 560)
-    assert replies.with_text(550, "5.7.1", b"a\r\nb\xc3\xbc", "x") == b"550 5.7.1 a??b??\r\n"
-    assert replies.with_text(550, "5.7.1", b"5.7.9 no", "x") == b"550 5.7.9 no\r\n"
-    assert replies.with_text(451, "4.7.1", b"5.7.9 no", "x") == b"451 4.7.1 5.7.9 no\r\n"
-    assert len(replies.with_text(451, "4.7.1", b"y" * 9999, "x")) < 500
+    assert relay_replies.with_text(550, "5.7.1", b"a\r\nb\xc3\xbc", "x") == b"550 5.7.1 a??b??\r\n"
+    assert relay_replies.with_text(550, "5.7.1", b"5.7.9 no", "x") == b"550 5.7.9 no\r\n"
+    assert relay_replies.with_text(451, "4.7.1", b"5.7.9 no", "x") == b"451 4.7.1 5.7.9 no\r\n"
+    assert len(relay_replies.with_text(451, "4.7.1", b"y" * 9999, "x")) < 500
 
 
 class Recorder:

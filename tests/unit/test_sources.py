@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from spamnb.engine import mailboxes
+from spamnb.engine.mailboxes import SourceMessage, Unreadable, items, paths, units
 from spamnb.errors import CorpusError
-from spamnb.service.training import sources
-from spamnb.service.training.sources import SourceMessage, Unreadable, items, paths, units
 
 
 def mail(number):
@@ -152,7 +152,7 @@ def test_standard_input_is_a_message_or_an_mbox(tmp_path, monkeypatch, numbers):
 
 def test_a_huge_file_is_read_to_a_bound(tmp_path, monkeypatch):
     """A very large file is read only in its first part."""
-    monkeypatch.setattr(sources, "LARGEST_BYTES", 1000)
+    monkeypatch.setattr(mailboxes, "LARGEST_BYTES", 1000)
     assert read(put(tmp_path / "big", mail(1) + b"x" * 5000)) == [(mail(1) + b"x" * 5000)[:1000]]
 
 
@@ -160,7 +160,7 @@ def test_a_huge_file_is_read_to_a_bound(tmp_path, monkeypatch):
 def test_the_copy_of_a_stream_is_removed_at_exit(tmp_path, gone):
     """A process leaves no temporary file; a temporary folder that is gone is no fault."""
     program = (
-        "import shutil, sys; from spamnb.service.training.sources import kept;"
+        "import shutil, sys; from spamnb.engine.mailboxes import kept;"
         f"path = kept(sys.stdin.buffer); {gone} and shutil.rmtree({str(tmp_path)!r}); print(path)"
     )
     done = subprocess.run(

@@ -3,11 +3,11 @@
 import pytest
 from support.scanning import as_delivered
 
-from spamnb.core.mail.envelope import Envelope
 from spamnb.errors import StoreError
-from spamnb.service.feedback.spool import Spool
-from spamnb.service.scanning.spamtraps import Traps
-from spamnb.service.scanning.types import ScanRequest
+from spamnb.feedback.spool import Spool
+from spamnb.mail.envelope import Envelope
+from spamnb.scan.access_lists import Traps
+from spamnb.scan.values import ScanRequest
 
 RAW = b"Subject: buy\r\n\r\nnow\r\n"
 

@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from spamnb.errors import StoreBusyError, StoreError
-from spamnb.service.feedback import spool as place
-from spamnb.service.feedback.spool import MODE, Spool
-from spamnb.service.limits import SpoolLimits
+from spamnb.feedback import spool as place
+from spamnb.feedback.spool import MODE, Spool
+from spamnb.settings.values import SpoolLimits
 
 LABELS = ("ham", "spam")
 TEACH = Path(__file__).resolve().parents[2] / "scripts" / "dovecot" / "spamnb-teach"
@@ -284,7 +284,7 @@ def test_rubbish_costs_a_look_two_listings_and_nothing_else(spool, reads):
 
 def test_few_files_of_a_killed_process_are_deleted_in_one_listing(spool, reads, monkeypatch):
     """A user can make any number of them; each listing deletes some, until none is left."""
-    monkeypatch.setattr("spamnb.service.feedback.spool._DONE_AT_ONCE", 10)
+    monkeypatch.setattr("spamnb.feedback.spool._DONE_AT_ONCE", 10)
     for number in range(25):
         (spool.folder / f".done-{number}.spam").touch()
     leave(spool, "a.spam")
@@ -306,7 +306,7 @@ def test_many_bad_files_cost_no_listing_each(spool, reads):
 
 def test_a_listing_without_end_goes_on_in_the_next_look(spool, monkeypatch):
     """So many entries in one look; what the whole listing shows is taken in order."""
-    monkeypatch.setattr("spamnb.service.feedback.spool._STEP", 64)
+    monkeypatch.setattr("spamnb.feedback.spool._STEP", 64)
     rubbish(spool, 500)
     for number in range(3):
         leave(spool, f"word{number}.spam", at=1_000_000 + number)

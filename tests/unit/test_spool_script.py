@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spamnb.service.feedback.spool import Spool, problem
+from spamnb.feedback.spool import Spool, problem
 
 TEACH = Path(__file__).resolve().parents[2] / "scripts" / "dovecot" / "spamnb-teach"
 

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 from support.history import recent
 
-from spamnb.core.model.costs import Costs
-from spamnb.core.model.events import EventKind
-from spamnb.core.model.training_rows import day_of
-from spamnb.service.engine.filter import OWNER, Filter, new_recipe
-from spamnb.service.engine.planner import STREAK
-from spamnb.service.engine.requests import Learn
-from spamnb.service.maintenance import expiry
-from spamnb.service.maintenance import stats as upkeep
-from spamnb.service.maintenance.expiry import DAY_US, ExpiryRules, expire
-from spamnb.store import check as audit
+from spamnb.engine.filter import OWNER, Filter, new_recipe
+from spamnb.engine.planner import STREAK
+from spamnb.engine.values import Learn
+from spamnb.maintenance import expiry
+from spamnb.maintenance import export as upkeep
+from spamnb.maintenance.expiry import DAY_US, ExpiryRules, expire
+from spamnb.model.costs import Costs
+from spamnb.model.events import EventKind
+from spamnb.model.training_rows import day_of
+from spamnb.store import maintenance as audit
 from spamnb.store.memory import MemoryStore
 
 NOW_US = 9_500 * DAY_US + 10_957 * DAY_US

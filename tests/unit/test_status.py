@@ -2,13 +2,11 @@
 
 import pytest
 
-from spamnb.core.model.site_threshold import BINS
-from spamnb.service.engine.clock import now_us
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.requests import Learn, Source
-from spamnb.service.engine.score_watch import store_trained_scores
-from spamnb.service.telemetry.metrics import BOUNDS_S, Meters, as_dict, prometheus
-from spamnb.service.telemetry.status import (
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.score_watch import store_trained_scores
+from spamnb.engine.values import Learn, Source
+from spamnb.model.verdict import BINS
+from spamnb.operations.status import (
     folder_size,
     gauges,
     model_facts,
@@ -16,6 +14,7 @@ from spamnb.service.telemetry.status import (
     quantile,
     warnings,
 )
+from spamnb.telemetry import BOUNDS_S, Meters, as_dict, now_us, prometheus
 
 DAY_US = 86_400_000_000
 

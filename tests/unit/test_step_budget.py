@@ -8,23 +8,24 @@ import numpy as np
 import pytest
 from support.stores import copied
 
-from spamnb.core.model.events import BIAS_ONE, EventKind
-from spamnb.service.engine import credit, step_budget
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.learner import Learner
-from spamnb.service.engine.requests import Forget, Learn, Source
-from spamnb.service.engine.step_budget import (
+from spamnb.engine import learner as step_budget
+from spamnb.engine import planner
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.learner import (
     CREDIT_STEPS,
     DAY_US,
     MIN_STEPS,
     SHARED_STEPS,
     WINDOW_US,
+    Learner,
     StepBudgets,
     Used,
     budget,
 )
+from spamnb.engine.values import Forget, Learn, Source
+from spamnb.model.events import BIAS_ONE, EventKind
+from spamnb.store.maintenance import replay
 from spamnb.store.memory import MemoryStore
-from spamnb.store.rebuild import replay
 
 NOW = 20_000 * DAY_US
 RECIPE = new_recipe()
@@ -110,7 +111,7 @@ def test_the_next_days_bring_no_new_budget(grown):
     """Five contradictions a day for twenty days: the shared budget, and at most that of credit."""
     model = grown()
     moved = [word(model, n, "mallory", NOW + n // 5 * DAY_US, n % 2, owner=100) for n in range(100)]
-    assert sum(moved) <= shared(950, 100, SHARED_STEPS + CREDIT_STEPS * credit.MOST)
+    assert sum(moved) <= shared(950, 100, SHARED_STEPS + CREDIT_STEPS * planner.MOST)
 
 
 def test_the_shared_budget_is_new_after_thirty_days(grown):

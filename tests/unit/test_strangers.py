@@ -6,11 +6,11 @@ from random import Random
 import pytest
 from test_feedback_service import ALICE, MADE, delivered, events, mail, signed, teach_some
 
-from spamnb.service.engine.filter import Filter
-from spamnb.service.feedback.review_queue import ReviewQueue
-from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.types import Feedback
-from spamnb.service.limits import TeachingRules
+from spamnb.engine.filter import Filter
+from spamnb.feedback.review import ReviewQueue
+from spamnb.feedback.service import FeedbackService
+from spamnb.feedback.values import Feedback
+from spamnb.settings.values import TeachingRules
 
 BOB = "bob@example.org"
 SITE = frozenset({"example.org"})

@@ -6,9 +6,9 @@ import threading
 from pathlib import Path
 from typing import get_args
 
-from spamnb.service.admin.operations import OPERATIONS
-from spamnb.service.feedback.trust import CHANNEL_POLICIES
-from spamnb.service.feedback.types import State
+from spamnb.feedback.rights import CHANNEL_POLICIES
+from spamnb.feedback.values import State
+from spamnb.operations.table import OPERATIONS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "teaching.md").read_text()
 

@@ -2,12 +2,18 @@
 
 import pytest
 
-from spamnb.core.features import tokens
-from spamnb.core.features.extract import Key, extract
-from spamnb.core.features.locations import WRITTEN, TokenLocation
-from spamnb.core.features.tokens import HEADER_RULES, document, fields, marks
-from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.mail.message import read
+from spamnb.mail.envelope import LocalHosts
+from spamnb.mail.message import read
+from spamnb.model import tokens
+from spamnb.model.features import Key, extract
+from spamnb.model.tokens import (
+    HEADER_RULES,
+    WRITTEN,
+    TokenLocation,
+    document,
+    fields,
+    marks,
+)
 
 MAIL = b"""Return-Path: <x@y.example>
 Received: from mail.a.example (mail.a.example [192.0.2.1])

@@ -5,8 +5,20 @@ from base64 import b32encode
 import pytest
 
 from spamnb.errors import SettingsError
-from spamnb.service.admin.logins import Cost, FailedCodes, Login, hashed, read_logins, write_logins
-from spamnb.service.admin.totp import SECRET, STEP_S, code_at, new_secret, step_of, uri_of
+from spamnb.operations.logins import (
+    SECRET,
+    STEP_S,
+    Cost,
+    FailedCodes,
+    Login,
+    code_at,
+    hashed,
+    new_secret,
+    read_logins,
+    step_of,
+    uri_of,
+    write_logins,
+)
 
 RFC = b32encode(b"12345678901234567890").decode()
 """the secret of RFC 6238, appendix B; its codes have eight digits, of which six count here"""

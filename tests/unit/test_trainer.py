@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from support.waiting import LIMIT_S
 
+from spamnb.engine import bulk
+from spamnb.engine.bulk import TrainingOptions, interleaved, train
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.engine.learner import LearningBatch
+from spamnb.engine.values import Source
 from spamnb.errors import CorpusError, LabelError, StoreMissingError
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.learner import LearningBatch
-from spamnb.service.engine.requests import Source
-from spamnb.service.training import trainer
-from spamnb.service.training.trainer import TrainingOptions, interleaved, train
-from spamnb.store import check as audit
 from spamnb.store import maintenance
+from spamnb.store import maintenance as audit
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = PROJECT / "corpora" / "sample"
@@ -94,22 +94,22 @@ def test_transactions_and_chunks_of_any_size_leave_the_same_model(
 ):
     """The batch size changes only the speed."""
     train(tmp_path / "a", SOURCES, recipe=MADE)
-    monkeypatch.setattr(trainer, "BATCH", batch)
-    monkeypatch.setattr(trainer, "CHUNK", chunk)
+    monkeypatch.setattr(bulk, "BATCH", batch)
+    monkeypatch.setattr(bulk, "CHUNK", chunk)
     train(tmp_path / "b", SOURCES, recipe=MADE)
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
 def test_interrupted_in_the_midst_of_a_chunk_what_was_read_is_learnt(tmp_path, monkeypatch):
     """Ctrl-C while the third batch is parsed: two batches are learnt, and nothing else."""
-    reads, real = itertools.count(), trainer.read_unit
+    reads, real = itertools.count(), bulk.read_unit
 
     def read(unit, **how):
         if next(reads) == 150:
             raise KeyboardInterrupt
         return real(unit, **how)
 
-    monkeypatch.setattr(trainer, "read_unit", read)
+    monkeypatch.setattr(bulk, "read_unit", read)
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "m", SOURCES, recipe=MADE, training_options=TrainingOptions(jobs=1))
     with Filter.open(tmp_path / "m", history=False) as model, model.store.read() as view:
@@ -130,7 +130,7 @@ def test_an_interrupt_ends_the_transaction_as_it_is(tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(LearningBatch, "take", counted)
-    monkeypatch.setattr(trainer, "CHUNK", 64)
+    monkeypatch.setattr(bulk, "CHUNK", 64)
     with pytest.raises(KeyboardInterrupt):
         train(
             tmp_path / "m",
@@ -281,8 +281,8 @@ def test_a_file_without_permission_is_skipped(tmp_path):
     code = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from spamnb.service.engine.filter import new_recipe\n"
-        "from spamnb.service.training.trainer import train\n"
+        "from spamnb.engine.filter import new_recipe\n"
+        "from spamnb.engine.bulk import train\n"
         "from spamnb.cli.import_ahead import import_ahead\n"
         "import_ahead()\n"
         "os.chdir(sys.argv[1])\n"

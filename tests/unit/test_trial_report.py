@@ -10,11 +10,16 @@ from math import comb
 
 import pytest
 
-from spamnb.lab.side_by_side.intervals import exact_interval, exact_p
-from spamnb.lab.side_by_side.mail_log import count_ways
-from spamnb.lab.side_by_side.records import PairedVerdict
-from spamnb.lab.side_by_side.report import TrialContext, report_of
-from spamnb.lab.side_by_side.sampling import estimate, strata_of
+from spamnb.lab.side_by_side import (
+    PairedVerdict,
+    TrialContext,
+    count_ways,
+    estimate,
+    exact_interval,
+    exact_p,
+    report_of,
+    strata_of,
+)
 
 CELLS = {
     # (decision here, verdict there): messages without a label, labelled ham, labelled spam

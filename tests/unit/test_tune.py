@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from spamnb.errors import UserError
-from spamnb.lab.trial import Options
-from spamnb.lab.tune import STEPS, SearchOptions, tune
+from spamnb.lab.evaluate import STEPS, SearchOptions, tune
+from spamnb.lab.runs import Options
 
 WORDS = {
     "ham": ("meeting", "report", "train", "garden", "letter", "cousin", "budget", "lunch"),
@@ -99,6 +99,6 @@ def test_too_little_mail_is_refused():
 
 def test_every_constant_has_its_step():
     """The constants that can be tuned are those that relearning may change."""
-    from spamnb.service.maintenance.rewind import CONSTANTS
+    from spamnb.maintenance.rewind import CONSTANTS
 
     assert set(STEPS) == set(CONSTANTS)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from spamnb.service.telemetry.metrics import Meters
-from spamnb.service.telemetry.unscanned import (
+from spamnb.operations.unscanned import (
     MIN_UNSCANNED,
     WINDOW_S,
     RecentUnscanned,
@@ -11,6 +10,7 @@ from spamnb.service.telemetry.unscanned import (
     sentence,
     too_many,
 )
+from spamnb.telemetry import Meters
 
 
 def counted(**numbers):

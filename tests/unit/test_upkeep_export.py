@@ -6,10 +6,10 @@ import json
 import numpy as np
 import pytest
 
+from spamnb.engine.filter import OWNER, Filter, new_recipe
+from spamnb.engine.values import Source
 from spamnb.errors import UserError
-from spamnb.service.engine.filter import OWNER, Filter, new_recipe
-from spamnb.service.engine.requests import Source
-from spamnb.service.maintenance.export_import import (
+from spamnb.maintenance.export import (
     LINE,
     export,
     lines_of,
@@ -17,7 +17,7 @@ from spamnb.service.maintenance.export_import import (
     read_export,
     recipe_of,
 )
-from spamnb.store import check as audit
+from spamnb.store import maintenance as audit
 from spamnb.store.memory import MemoryStore
 
 

@@ -6,8 +6,8 @@ from math import isnan
 
 import pytest
 
-from spamnb.daemon.processes.verdict_feed import RECORDS, FeedReader, FeedWriter, create_feed
-from spamnb.service.telemetry.log import silent
+from spamnb.daemon.shared import RECORDS, FeedReader, FeedWriter, create_feed
+from spamnb.telemetry import silent
 
 MESSAGE = {
     "event": "message",

@@ -8,10 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.scanning import as_delivered
 
-from spamnb.core.mail.message import read
-from spamnb.core.model.costs import Costs, thresholds
-from spamnb.core.model.verdict import Clue
-from spamnb.core.policy.verdict_headers import (
+from spamnb.mail.message import read
+from spamnb.model.costs import Costs, thresholds
+from spamnb.model.verdict import Clue
+from spamnb.policy.headers import (
     COLUMNS,
     REASONS,
     ScanVerdict,

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from support.stores import RECIPE, ids_of, word
 
+from spamnb.store import vocabulary
 from spamnb.store.contract import packed
-from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import compact
-from spamnb.store.rows import vocabulary
+from spamnb.store.model_store import open_store
 
 JOINED, MOST = 4, 30
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spamnb.core.model.costs import DECISIONS, Costs, junk_from, thresholds
-from spamnb.core.model.decision import decide
-from spamnb.core.model.events import Recipe
-from spamnb.core.model.evidence import ham_needed, most_lost
-from spamnb.core.policy.whatif import MailArrays, what_if
-from spamnb.service.engine.filter import Filter
+from spamnb.console.whatif import MailArrays, what_if
+from spamnb.engine.filter import Filter
+from spamnb.model.costs import DECISIONS, Costs, junk_from, thresholds
+from spamnb.model.events import Recipe
+from spamnb.model.scoring import ham_needed, most_lost
+from spamnb.model.verdict import decide
 
 ROWS = st.lists(st.tuples(st.floats(-40, 40), st.booleans(), st.booleans(), st.booleans()))
 FILED = ("junk", "reject")

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stores import RECIPE, word
 
-from spamnb.core.model.events import Records
+from spamnb.model.events import Records
+from spamnb.store import vocabulary
 from spamnb.store.contract import packed
-from spamnb.store.lmdb.store import open_store
-from spamnb.store.rows import vocabulary
-from spamnb.store.rows.vocabulary import BucketLayout, distinct, keys_of
+from spamnb.store.model_store import open_store
+from spamnb.store.vocabulary import BucketLayout, distinct, keys_of
 
 IDS = st.lists(st.integers(0, (1 << 64) - 1), min_size=1)
 LAYOUTS = st.integers(0, 62).map(BucketLayout)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from support.waiting import LIMIT_S
 
+from spamnb.engine.bulk import Pool, cores
 from spamnb.errors import BugError, RefusedError
-from spamnb.service.training.worker_pool import Pool, cores
 
 PROJECT = Path(__file__).resolve().parents[2]
 TESTS = PROJECT / "tests"
@@ -166,7 +166,7 @@ def test_large_tasks_and_large_results_cannot_block_each_other():
     """Megabytes in both directions do not block parent and worker."""
     tasks = [bytes([number]) * 400_000 for number in range(20)]
     code = (
-        "from spamnb.service.training.worker_pool import Pool\n"
+        "from spamnb.engine.bulk import Pool\n"
         "tasks = [bytes([n]) * 400_000 for n in range(20)]\n"
         "with Pool(lambda: lambda data: data + data, 2) as pool:\n"
         "    print(all(two == one + one for one, two in zip(tasks, pool.map(tasks))))\n"
@@ -184,7 +184,7 @@ def test_orphaned_workers_end(tmp_path, how):
     """Workers end if the parent is killed."""
     code = (
         "import os, time\n"
-        "from spamnb.service.training.worker_pool import Pool\n"
+        "from spamnb.engine.bulk import Pool\n"
         "pool = Pool(lambda: lambda _: os.getpid(), 2)\n"
         "print(*pool.map(range(2)), flush=True)\n"
         "time.sleep(60)\n"

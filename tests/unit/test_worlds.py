@@ -6,16 +6,23 @@ from random import Random
 import numpy as np
 import pytest
 
-from spamnb.core.model.costs import Costs
 from spamnb.errors import UserError
-from spamnb.lab.persons import worlds
-from spamnb.lab.persons.figures import rules, world_figures
-from spamnb.lab.persons.mail import sender_of
-from spamnb.lab.persons.run import Played
-from spamnb.lab.persons.world import ATTACK, HAM, SPAM, Delivery, World
+from spamnb.lab import persons
+from spamnb.lab.persons import (
+    ATTACK,
+    HAM,
+    SPAM,
+    Delivery,
+    Played,
+    World,
+    rules,
+    sender_of,
+    world_figures,
+)
+from spamnb.model.costs import Costs
 
 DICE = Random(3)
-MAIL = worlds.Mail(
+MAIL = persons.Mail(
     [HAM] * 300 + [SPAM] * 200,
     [DICE.choice(("a list", "another", "third", "fourth", f"rare {n}")) for n in range(300)]
     + [""] * 200,
@@ -25,10 +32,10 @@ ONE = World(
 )
 
 
-@pytest.mark.parametrize("name", worlds.WORLDS)
+@pytest.mark.parametrize("name", persons.WORLDS)
 def test_a_seed_makes_one_world(name):
     """The same seed makes the same worlds, and another seed other ones."""
-    first, again, other = (list(worlds.WORLDS[name](MAIL, 20, seed)) for seed in (1, 1, 2))
+    first, again, other = (list(persons.WORLDS[name](MAIL, 20, seed)) for seed in (1, 1, 2))
     assert first == again != other
     for world in first:
         assert all(0 <= each.person < world.persons for each in world.deliveries)
@@ -39,17 +46,17 @@ def test_a_seed_makes_one_world(name):
 
 def test_readers_of_a_sender_disagree_in_conflict_alone():
     """In conflict some ham is unwanted, in peace none; spam is spam for all of its recipients."""
-    conflict, peace = (next(make(MAIL, 20, 1)) for make in (worlds.conflict, worlds.peace))
+    conflict, peace = (next(make(MAIL, 20, 1)) for make in (persons.conflict, persons.peace))
     assert {each.kind for each in peace.deliveries} == {"agreed"}
     assert all(each.label == MAIL.labels[each.message] for each in peace.deliveries)
-    kinds = {e.kind for n in range(5) for e in next(worlds.conflict(MAIL, 20, n)).deliveries}
+    kinds = {e.kind for n in range(5) for e in next(persons.conflict(MAIL, 20, n)).deliveries}
     assert kinds == {"agreed", "disputed"}
     assert all(each.label == SPAM for each in conflict.deliveries if each.message >= 300)
 
 
 def test_false_labels_come_in_the_second_half():
     """Attackers label from the middle on; the mail of the others is that without an attack."""
-    every = {world.name: world for world in worlds.attack(MAIL, 20, 1)}
+    every = {world.name: world for world in persons.attack(MAIL, 20, 1)}
     honest = every["no attack"].deliveries
     for name, world in every.items():
         if name.startswith("no attack"):
@@ -65,8 +72,8 @@ def test_false_labels_come_in_the_second_half():
 
 def test_too_little_mail_is_refused():
     """A world that the mail does not allow is refused in words."""
-    few = worlds.Mail([HAM, SPAM], ["a", ""])
-    for make in (worlds.newsletters, worlds.attack):
+    few = persons.Mail([HAM, SPAM], ["a", ""])
+    for make in (persons.newsletters, persons.attack):
         with pytest.raises(UserError):
             list(make(few, 20, 1))
 

@@ -7,9 +7,9 @@ import pytest
 from poisoning import oscillate, site, spend
 from support.stores import copied
 
-from spamnb.core.model.costs import Costs
-from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.learner import Learner
+from spamnb.engine.filter import Filter
+from spamnb.engine.learner import Learner
+from spamnb.model.costs import Costs
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 WORDS = 5

@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 from support import evasions
 
-from spamnb.core.features.extract import Key, extract
-from spamnb.core.features.locations import TokenLocation
-from spamnb.core.features.tokens import fields
-from spamnb.core.mail.marks import PARTLY
-from spamnb.core.mail.message import read
-from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.engine.filter import Filter, new_recipe
+from spamnb.mail.limits import PARTLY
+from spamnb.mail.message import read
+from spamnb.model.features import Key, extract
+from spamnb.model.tokens import TokenLocation, fields
 
 WORDS = [f"quickfox{number:02}pills" for number in range(40)]
 KEY = Key(b"k" * 32)

@@ -5,13 +5,12 @@ import base64
 import pytest
 from support import evasions
 
-from spamnb.core.features.extract import Key, extract
-from spamnb.core.features.locations import TokenLocation
-from spamnb.core.features.tokens import fields, mark_of
-from spamnb.core.mail import limits
-from spamnb.core.mail.marks import PARTLY
-from spamnb.core.mail.message import read
-from spamnb.service.engine.extraction import MessageReader
+from spamnb.engine.scoring import MessageReader
+from spamnb.mail import limits
+from spamnb.mail.limits import PARTLY
+from spamnb.mail.message import read
+from spamnb.model.features import Key, extract
+from spamnb.model.tokens import TokenLocation, fields, mark_of
 
 WORDS = [f"quickfox{number:02}pills" for number in range(40)]
 TEXT = " ".join(WORDS)

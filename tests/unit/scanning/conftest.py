@@ -5,8 +5,8 @@ import shutil
 import pytest
 from support.scanning import COSTS, SAMPLE, TAUGHT, ScanRig, raws
 
-from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.training.trainer import train
+from spamnb.engine.bulk import train
+from spamnb.engine.filter import Filter, new_recipe
 
 
 @pytest.fixture(scope="module")

@@ -11,25 +11,23 @@ import pytest
 from support.history import recent
 from support.scanning import ENVELOPE, HARSH, as_delivered, fields, raws, request_of
 
-from spamnb.core.mail.envelope import Client, Envelope
-from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.policy.actions import LEAST_MESSAGES, ActionMap, ActionPolicy
-from spamnb.core.policy.test_message import marked_message_id
-from spamnb.core.policy.verdict_headers import add_to_message, as_block
+from spamnb.engine.filter import OWNER, Filter
 from spamnb.errors import SettingsError, StoreFullError
-from spamnb.service.admin.listings import verdict_facts
-from spamnb.service.engine.filter import OWNER, Filter
-from spamnb.service.limits import QuarantineLimits
-from spamnb.service.maintenance.export_import import export, merge, read_export
-from spamnb.service.scanning.access_lists import AccessLists, parse
-from spamnb.service.scanning.model_session import (
+from spamnb.mail.envelope import Client, Envelope, LocalHosts
+from spamnb.maintenance.export import export, merge, read_export
+from spamnb.operations.listings import verdict_facts
+from spamnb.policy.actions import LEAST_MESSAGES, ActionMap, ActionPolicy
+from spamnb.policy.headers import add_to_message, as_block, marked_message_id
+from spamnb.records.verdicts import History
+from spamnb.scan.access_lists import AccessLists, parse
+from spamnb.scan.judge import (
     SessionConfig,
+    notes_of,
 )
-from spamnb.service.scanning.notes import notes_of
-from spamnb.service.scanning.quarantine import Quarantine
-from spamnb.service.scanning.scanner import REFUSED_REPLY, ScanPolicy
-from spamnb.service.scanning.types import ScanRequest
-from spamnb.store.history.verdict_history import History
+from spamnb.scan.quarantine import Quarantine
+from spamnb.scan.scanner import REFUSED_REPLY, ScanPolicy
+from spamnb.scan.values import ScanRequest
+from spamnb.settings.values import QuarantineLimits
 
 # --- judged --------------------------------------------------------------------------------------
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from support.scanning import COSTS, ENVELOPE, HARSH, TAUGHT, Helper, raws, request_of, scanner_deps
 
-from spamnb.core.policy.actions import ActionPolicy
-from spamnb.core.policy.verdict_headers import ScanVerdict, as_block
+from spamnb.engine.filter import Filter
 from spamnb.errors import StoreBusyError
-from spamnb.service.engine.filter import Filter
-from spamnb.service.scanning.access_lists import AccessLists
-from spamnb.service.scanning.model_session import (
+from spamnb.policy.actions import ActionPolicy
+from spamnb.policy.headers import ScanVerdict, as_block
+from spamnb.scan.access_lists import AccessLists
+from spamnb.scan.judge import (
     ModelSession,
     NoCrashRegister,
     ScanFault,
@@ -23,8 +23,8 @@ from spamnb.service.scanning.model_session import (
     digest_of,
     verdict_from_json,
 )
-from spamnb.service.scanning.scanner import BUSY_REPLY, DEFERRED_REPLY, ScanPolicy
-from spamnb.store.lmdb.sharing import DATA_FILE
+from spamnb.scan.scanner import BUSY_REPLY, DEFERRED_REPLY, ScanPolicy
+from spamnb.store.model_store import DATA_FILE
 
 REPLIES = {DEFERRED_REPLY, BUSY_REPLY}
 
@@ -233,7 +233,7 @@ def test_a_failed_scan_passes_its_message_and_the_batch_is_scanned(scan_rig, sur
 @pytest.mark.parametrize("step", ["rules", "treatment", "block", "bypass", "call_soon", "notes"])
 def test_a_fault_at_any_other_step_is_answered_once(scan_rig, surest, monkeypatch, step):
     """Whatever breaks, by policy, and never twice."""
-    from spamnb.service.scanning import scanner as scanning
+    from spamnb.scan import scanner as scanning
 
     def broken(*_, **__):
         raise RuntimeError(step)

@@ -6,17 +6,16 @@ import pytest
 from support.history import recent
 from support.scanning import COSTS, ENVELOPE, HARSH, fields
 
-from spamnb.core.model.costs import Costs, OwnCosts
-from spamnb.core.persons.names import PersonNames
-from spamnb.core.persons.recipient_costs import RecipientCosts
-from spamnb.core.policy.actions import ActionMap, ActionPolicy
-from spamnb.core.policy.verdict_headers import as_block
-from spamnb.service.engine.clock import now_us
-from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.requests import Learn, Source
-from spamnb.service.scanning.access_lists import AccessLists, parse
-from spamnb.service.scanning.model_session import SessionConfig
-from spamnb.service.scanning.scanner import ScanPolicy
+from spamnb.engine.filter import Filter
+from spamnb.engine.values import Learn, Source
+from spamnb.model.costs import Costs, OwnCosts
+from spamnb.policy.actions import ActionMap, ActionPolicy
+from spamnb.policy.headers import as_block
+from spamnb.policy.recipients import PersonNames, RecipientCosts
+from spamnb.scan.access_lists import AccessLists, parse
+from spamnb.scan.judge import SessionConfig
+from spamnb.scan.scanner import ScanPolicy
+from spamnb.telemetry import now_us
 
 NAMES = PersonNames(logins=frozenset({"b.example"}), served=frozenset({"b.example"}))
 FILED = ("junk", "reject")

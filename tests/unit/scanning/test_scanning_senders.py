@@ -7,17 +7,17 @@ import pytest
 from support.history import recent
 from support.scanning import ENVELOPE, fields
 
-from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.persons.names import PersonNames
-from spamnb.core.policy.actions import ActionMap, ActionPolicy
-from spamnb.core.policy.senders import ListOwner, SenderList
-from spamnb.core.policy.verdict_headers import as_block
-from spamnb.endpoints.imap.model import MailboxModel
-from spamnb.service.engine.filter import Filter
-from spamnb.service.limits import TeachingRules
-from spamnb.service.scanning.access_lists import AccessLists, parse
-from spamnb.service.scanning.model_session import SessionConfig
-from spamnb.service.scanning.scanner import ScanPolicy
+from spamnb.engine.filter import Filter
+from spamnb.imap.sync import MailboxModel
+from spamnb.mail.envelope import LocalHosts
+from spamnb.policy.actions import ActionMap, ActionPolicy
+from spamnb.policy.headers import as_block
+from spamnb.policy.recipients import PersonNames
+from spamnb.policy.senders import ListOwner, SenderList
+from spamnb.scan.access_lists import AccessLists, parse
+from spamnb.scan.judge import SessionConfig
+from spamnb.scan.scanner import ScanPolicy
+from spamnb.settings.values import TeachingRules
 
 POLICY = ScanPolicy(ActionPolicy(ActionMap("headers", "headers", "tag", "reject")))
 NAMES = PersonNames(logins=frozenset({"b.example"}), served=frozenset({"b.example"}))

@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 from support.scanning import ENVELOPE, fields
 
-from spamnb.core.mail.domains import LocalDomains, address_of, domain_of, domains_of
-from spamnb.core.mail.envelope import Client
-from spamnb.core.policy.actions import ActionMap, ActionPolicy
-from spamnb.core.policy.verdict_headers import as_block
-from spamnb.service.scanning.scanner import ScanPolicy
+from spamnb.mail.envelope import Client, LocalDomains, address_of, domain_of, domains_of
+from spamnb.policy.actions import ActionMap, ActionPolicy
+from spamnb.policy.headers import as_block
+from spamnb.scan.scanner import ScanPolicy
 
 SITE = domains_of(["b.example", "B\u00fccher.example."])
 OWN = "198.51.100.7"

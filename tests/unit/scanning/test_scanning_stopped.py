@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 from support.scanning import COSTS, ENVELOPE, HARSH, Helper, request_of
 
-from spamnb.core.mail.envelope import Client
-from spamnb.service.scanning.model_session import ModelSession, SessionConfig
-from spamnb.service.scanning.quarantine import Quarantine
-from spamnb.service.scanning.scanner import BUSY_REPLY, ScanPolicy
+from spamnb.mail.envelope import Client
+from spamnb.scan.judge import ModelSession, SessionConfig
+from spamnb.scan.quarantine import Quarantine
+from spamnb.scan.scanner import BUSY_REPLY, ScanPolicy
 
 
 def turns(later, count):

@@ -4,17 +4,17 @@ import json
 
 import pytest
 
-from spamnb.core.mail.filter_marks import FilterMark
 from spamnb.errors import PeerError
-from spamnb.service.scanning import shadow as module
-from spamnb.service.scanning.scanner import ScanPolicy
-from spamnb.service.scanning.shadow import (
+from spamnb.mail.other_filters import FilterMark
+from spamnb.scan import other_filters as module
+from spamnb.scan.other_filters import (
     MOST_A_SECOND,
     MOST_AT_ONCE,
     Shadow,
     ShadowDeps,
     read_asked,
 )
+from spamnb.scan.scanner import ScanPolicy
 
 MARK = FilterMark("spam", 9.5, 5.0, ("A", "B"))
 

@@ -1,0 +1,274 @@
+"""The pages of messages that wait: quarantine, review, and links of the digest.
+
+The pages of the quarantine: messages, one message with its preview, release and delete.
+
+A user with several addresses acts as each of them on its own part of a message.
+
+The page of a signed link: one message, for one recipient, without a login.
+
+A GET only shows the message; only the forms act. The operations are those of a caller of one user,
+so the settings that limit what users may release apply here, too.
+
+The pages of what waits for review: entries by user, one entry with its message, decisions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+from spamnb.console.page import CHOSEN, Act, Notice, PageRequest, PageView, Visitor, ask, ask_reply
+from spamnb.console.pages_mail import notice_of
+from spamnb.console.site import (
+    FLAG,
+    TEXT,
+    TEXTS,
+    ApiCaller,
+    ApiError,
+    ApiReply,
+    ConsoleSite,
+    Parameter,
+)
+from spamnb.console.texts import text
+from spamnb.errors import RefError, SpamnbError
+from spamnb.model.verdict import SIGNATURE
+from spamnb.telemetry import iso
+
+QUARANTINE_PATH: Final = "/quarantine"
+CURSOR: Final = Parameter("cursor", TEXT, "Where the page before ended.", "")
+ID: Final = Parameter("id", TEXT, "The message's ID.", required=True)
+_ONLY: Final = Parameter("only", TEXTS, "The recipients.", required=True)
+_AGAIN: Final = Parameter("again", FLAG, "Also if they may have it.", default=False)
+_ROWS: Final = 50
+
+
+# --- looking -------------------------------------------------------------------------------------
+
+
+def show_quarantine(site: ConsoleSite, request: PageRequest) -> PageView:
+    """Show the messages that wait, newest first."""
+    visitor, cursor = request.visitor, request.values["cursor"]
+    pages = [
+        ask(site, caller, "quarantine", limit=_ROWS, cursor=cursor) for caller in visitor.callers()
+    ]
+    by_id: dict[str, list[dict[str, Any]]] = {}
+    for page in pages:
+        for one in page["messages"]:
+            by_id.setdefault(one["id"], []).append(one)
+    # Each list may be incomplete below its last message.
+    end = max((page["next"] or "" for page in pages), default="")
+    names = sorted((name for name in by_id if name >= end), reverse=True)
+    rows = [_joined(by_id[name]) for name in names[:_ROWS]]
+    below = names[_ROWS - 1] if len(names) > _ROWS else end
+    facts = {
+        "rows": rows,
+        "first": cursor and QUARANTINE_PATH,
+        "next": f"{QUARANTINE_PATH}?{urlencode({'cursor': below})}" if below else "",
+    }
+    return PageView("quarantine", facts)
+
+
+def show_kept(site: ConsoleSite, request: PageRequest) -> PageView:
+    """Show one message."""
+    visitor = request.visitor
+    parts = [part for _, part in _parts(site, visitor, request.values["id"])]
+    token = visitor.form_token(QUARANTINE_PATH)
+    return PageView("kept", {"kept": _joined(parts), "act": QUARANTINE_PATH, "act_token": token})
+
+
+def view_kept(operation: str, site: ConsoleSite, request: PageRequest) -> PageView:
+    """Return the reply of an operation of the API: a document or a file of one message."""
+    caller, _ = next(iter(_parts(site, request.visitor, request.values["id"])))
+    return PageView(reply=ask_reply(site, caller, operation, **request.values))
+
+
+def _parts(
+    site: ConsoleSite, visitor: Visitor, name: str
+) -> Iterator[tuple[ApiCaller, dict[str, Any]]]:
+    """What each address of the visitor sees of a message. Failure: RefError if none sees it."""
+    found = False
+    for caller in visitor.callers():
+        with suppress(RefError):
+            part = ask(site, caller, "quarantined", id=name)
+            found = True
+            yield caller, part
+    if not found:
+        raise RefError(f"there is no message {name} in quarantine")
+
+
+def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """One message as several addresses of a visitor see it."""
+    joined = dict(parts[0])
+    for name in ("recipients", "waiting"):
+        joined[name] = [address for part in parts for address in part[name]]
+    joined["releasing"] = any(part["state"] == "releasing" for part in parts)
+    return joined
+
+
+# --- acting --------------------------------------------------------------------------------------
+
+
+def _release(teach: bool, site: ConsoleSite, request: PageRequest) -> list[Notice]:  # noqa: FBT001
+    values = request.values
+    notices: list[Notice] = []
+    # A list, because a release changes what the next address would see.
+    for caller, part in list(_parts(site, request.visitor, values["id"])):
+        only = [one for one in part["recipients"] if one in values["only"]]
+        if only:
+            given = {"id": part["id"], "only": only, "teach": teach, "again": values["again"]}
+            notices += released(ask(site, caller, "release", **given))
+    return notices or [Notice("error", text("kept.no_recipient"))]
+
+
+def released(answer: dict[str, Any]) -> Iterator[Notice]:
+    """Describe the result of a release and of its training."""
+    done = [one["recipient"] for one in answer["results"] if one["reply"] == "delivered"]
+    if done:
+        yield Notice("done", text("kept.released", names=", ".join(done)))
+    for one in answer["results"]:
+        if one["reply"] != "delivered":
+            said = text("kept.not_released", name=one["recipient"])
+            yield Notice("error", said, one["reply"])
+    if answer["training"]:
+        yield notice_of(answer["training"])
+
+
+def _delete(site: ConsoleSite, request: PageRequest) -> list[Notice]:
+    for caller, part in list(_parts(site, request.visitor, request.values["id"])):
+        ask(site, caller, "delete", id=part["id"])
+    return [Notice("done", text("kept.deleted"))]
+
+
+RELEASE: Final = Act(partial(_release, False), (ID, _ONLY, _AGAIN), "next hop")
+RELEASE_AND_TEACH: Final = Act(partial(_release, True), (ID, _ONLY, _AGAIN), "next hop")
+DELETE: Final = Act(_delete, (ID,), "quick")
+
+
+LINK_PATH: Final = "/d"
+_SCOPES: Final = frozenset(("quarantine", "teach"))
+
+
+class LinkedMessage(NamedTuple):
+    """The message of a link, and the caller that the link stands for."""
+
+    caller: ApiCaller
+    name: str
+
+    def shown(self, site: ConsoleSite) -> dict[str, Any] | None:
+        """The message as its recipient sees it; None if it does not wait any more."""
+        try:
+            found: dict[str, Any] = ask(site, self.caller, "quarantined", id=self.name)
+        except RefError:
+            return None
+        return found
+
+    def view(self, site: ConsoleSite) -> ApiReply:
+        """The preview."""
+        return ask_reply(site, self.caller, "view", id=self.name)
+
+    def act(self, site: ConsoleSite, do: str, *, again: bool) -> list[Notice]:
+        """Do what a form asks for; a refusal becomes a notice."""
+        if do not in ("release", "release_teach", "delete"):
+            raise ApiError(400, text("error.no_page"))
+        try:
+            if do == "delete":
+                ask(site, self.caller, "delete", id=self.name)
+                return [Notice("done", text("kept.deleted"))]
+            given = {"id": self.name, "teach": do == "release_teach", "again": again}
+            return list(released(ask(site, self.caller, "release", **given)))
+        except SpamnbError as error:
+            return [Notice("error", str(error), error.hint)]
+
+
+def linked(site: ConsoleSite, link: str) -> LinkedMessage:
+    """Return the message of a link. Failure: ApiError if the link is not valid."""
+    found = site.links.read(link, time.time())
+    caller = ApiCaller(f"link {found.user}", _SCOPES, found.user)
+    return LinkedMessage(caller, found.message)
+
+
+def digest_user(site: ConsoleSite, link: str) -> str:
+    """Return the address whose digests a link can turn off. Failure: ApiError for another link."""
+    found = site.links.read(link, time.time())
+    if found.message:
+        raise ApiError(404, "this link is not valid")
+    return found.user
+
+
+def link_facts(
+    site: ConsoleSite, message: LinkedMessage, path: str, notices: list[Notice]
+) -> Mapping[str, Any]:
+    """Return what the template shows."""
+    return {
+        "visitor": None,
+        "title": text("link.title"),
+        "kept": message.shown(site),
+        "user": message.caller.user,
+        "path": path,
+        "notices": notices,
+    }
+
+
+REVIEW_PATH: Final = "/review"
+NAME: Final = Parameter("name", TEXT, "The entry's name.", required=True)
+_NAMES: Final = Parameter("name", CHOSEN, "The entries' names.", required=True)
+
+
+def show_reviews(site: ConsoleSite, request: PageRequest) -> PageView:
+    """Show the entries by user, the oldest first."""
+    found = sorted(_entries(site, request), key=lambda one: (one["user"], one["time"]))
+    by_user = [(user, list(rows)) for user, rows in groupby(found, key=lambda one: one["user"])]
+    oldest_first = sorted(by_user, key=lambda group: group[1][0]["time"])
+    return PageView("review", {"groups": oldest_first})
+
+
+def show_review(site: ConsoleSite, request: PageRequest) -> PageView:
+    """Show one entry."""
+    name = request.values["name"]
+    entry = next((one for one in _entries(site, request) if one["name"] == name), None)
+    if entry is None:
+        raise RefError(f"there is no review {name!r}", hint="it may have been decided")
+    token = request.visitor.form_token(REVIEW_PATH)
+    return PageView("review_entry", {"entry": entry, "act": REVIEW_PATH, "act_token": token})
+
+
+def view_review(site: ConsoleSite, request: PageRequest) -> PageView:
+    """Show the message of an entry."""
+    (caller,) = request.visitor.callers()
+    return PageView(reply=ask_reply(site, caller, "review_view", **request.values))
+
+
+def _entries(site: ConsoleSite, request: PageRequest) -> list[dict[str, Any]]:
+    (caller,) = request.visitor.callers()
+    return [
+        one
+        | {
+            "time": iso(one["time_us"]),
+            "signature": next((ref for ref in one["refs"] if SIGNATURE.fullmatch(ref)), ""),
+        }
+        for one in ask(site, caller, "review")["entries"]
+    ]
+
+
+def _decide(do: str, site: ConsoleSite, request: PageRequest) -> list[Notice]:
+    """Decide several entries; one that cannot be decided does not stop the others."""
+    (caller,) = request.visitor.callers()
+    notices = []
+    for name in dict.fromkeys(request.values["name"]):
+        try:
+            answer = ask(site, caller, "decide", name=name, do=do)
+        except SpamnbError as error:
+            notices.append(Notice("error", str(error), error.hint))
+        else:
+            refused = Notice("done", text("review.refused"))
+            notices.append(notice_of(answer) if do == "accept" else refused)
+    return notices
+
+
+ACCEPT: Final = Act(partial(_decide, "accept"), (_NAMES,))
+REFUSE: Final = Act(partial(_decide, "refuse"), (_NAMES,))

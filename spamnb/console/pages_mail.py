@@ -1,0 +1,529 @@
+"""The pages of messages: lists, live view, one message, its sender, teaching.
+
+Lists: search in the verdicts, a user's own mail, the trainings.
+
+The page Live: new verdicts, their rate, and what became of the messages.
+
+The sender of a message on its page: the lists that name it, and buttons that change them.
+
+The page of a message: what was decided, why, what has changed since, and how to correct it.
+
+Forms that teach: each answers with a sentence and with the event that can be undone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+from spamnb.console.operations import MOST_UNDONE
+from spamnb.console.page import (
+    CHOSEN,
+    DAY,
+    Act,
+    Notice,
+    PageRequest,
+    PageView,
+    ask,
+    owned,
+    percent,
+    undone,
+)
+from spamnb.console.site import (
+    FLAG,
+    KEPT,
+    MOST_ID,
+    TEXT,
+    ApiCaller,
+    ConsoleSite,
+    Parameter,
+    choice,
+    whole,
+)
+from spamnb.console.texts import text, word
+from spamnb.errors import RefError, SpamnbError, UserError
+from spamnb.mail.envelope import domain_of
+from spamnb.policy.rulings import WORDS
+from spamnb.policy.senders import entries_of, sender_of
+from spamnb.telemetry import iso
+
+_DAY_US: Final = 86_400_000_000
+_ROWS: Final = 50
+
+
+_NO_PLAN: Final[Mapping[str, Any]] = {
+    "selection": [],
+    "found": {"undoable": 0, "superseded": 0},
+    "back": "/trainings",
+}
+
+
+def _field(name: str) -> Parameter:
+    return Parameter(name, TEXT, name, "")
+
+
+_CURSOR: Final = Parameter("cursor", whole(0, MOST_ID), "Where the page before ended.")
+_DAYS: Final = (
+    Parameter("since", DAY, "The first day."),
+    Parameter("until", DAY, "The last day."),
+    _CURSOR,
+)
+SEARCHED: Final = (
+    _field("q"), _field("from"), _field("to"),
+    Parameter("decision", choice("deliver", "unsure", "junk", "reject"), "The decision.", ""),
+    _field("label"), _field("client"), _field("listener"),
+    Parameter("corrected", FLAG, "Only messages that were corrected."), *_DAYS,
+)  # fmt: skip
+OWN: Final = (_field("address"), _field("q"), _field("from"), _CURSOR)
+TRAININGS: Final = (_field("user"), _field("channel"), _field("label"), *_DAYS)
+SELECTED: Final = tuple(one for one in TRAININGS if one is not _CURSOR)
+
+
+def search(site: ConsoleSite, request: PageRequest) -> PageView:
+    """Search the verdicts; the address of the page has the query."""
+    (caller,) = request.visitor.callers()
+    found = ask(site, caller, "verdicts", limit=_ROWS, **asked_of(request.values))
+    with site.reading() as model:
+        labels = model.labels
+    return PageView("search", _listed(request, found["verdicts"], found["next"], labels))
+
+
+def own_mail(site: ConsoleSite, request: PageRequest) -> PageView:
+    """Show the verdicts of the messages that were delivered to an address of the visitor."""
+    callers = {caller.user: caller for caller in request.visitor.callers()}
+    values = dict(request.values)
+    address = values.pop("address") or next(iter(callers))
+    if address not in callers:
+        raise RefError(f"{address!r} is not one of your addresses")
+    found = ask(site, callers[address], "verdicts", limit=_ROWS, **asked_of(values))
+    with site.reading() as model:
+        labels = model.labels
+    by_day = [
+        (day, list(rows))
+        for day, rows in groupby(found["verdicts"], key=lambda one: one["time"][:10])
+    ]
+    facts = _listed(request, found["verdicts"], found["next"], labels)
+    facts["days"] = [(day, list(rows)) for day, rows in by_day]
+    return PageView("mail", facts | {"addresses": list(callers), "address": address})
+
+
+def trainings(site: ConsoleSite, request: PageRequest) -> PageView:
+    """Show the events of the journal; a user sees only the user's own events."""
+    visitor = request.visitor
+    asked = asked_of(request.values)
+    pages = [ask(site, caller, "journal", limit=_ROWS, **asked) for caller in visitor.callers()]
+    events = [event for page in pages for event in page["events"]]
+    newest = sorted(events, key=lambda event: -event["event"])[:_ROWS]
+    next_ = newest[-1]["event"] if len(newest) == _ROWS else None
+    facts = _listed(request, newest, next_)
+    given = {name: one for name, one in facts["given"].items() if one and name != "cursor"}
+    facts["undo_path"] = f"/trainings/undo?{urlencode(given)}"
+    return PageView("trainings", facts | {"sees_all": visitor.role != "user"})
+
+
+def teachers(site: ConsoleSite, request: PageRequest) -> PageView:
+    """Show the users with labels that other users or the model contradict."""
+    (caller,) = request.visitor.callers()
+    return PageView("teachers", {"found": ask(site, caller, "teachers")})
+
+
+def undo_plan(site: ConsoleSite, request: PageRequest) -> PageView:
+    """Show which of the selected trainings can be undone."""
+    (caller,) = request.visitor.callers()
+    selection = {name: _as_given(name, one) for name, one in request.values.items() if one}
+    if not selection:
+        return PageView("undo_plan", _NO_PLAN)
+    found = ask(site, caller, "undo_plan", limit=_ROWS, **asked_of(request.values))
+    facts = {"selection": list(selection.items()), "found": found, "most": MOST_UNDONE}
+    return PageView("undo_plan", facts | {"back": f"/trainings?{urlencode(selection)}"})
+
+
+def asked_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of the operation, with days as times; empty fields are left out."""
+    asked = {name: value for name, value in values.items() if value not in (None, "")}
+    if "since" in asked:
+        asked["since"] = iso(asked["since"])
+    if "until" in asked:
+        asked["until"] = iso(asked["until"] + _DAY_US)
+    return asked
+
+
+def _listed(
+    request: PageRequest, rows: list[Any], next_: int | None, labels: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return what all lists show: the rows, the form's values, and the link to the next page."""
+    given = {name: _as_given(name, value) for name, value in request.values.items()}
+    query = {name: value for name, value in given.items() if value and name != "cursor"}
+    return {
+        "rows": rows,
+        "given": given,
+        "asks": bool(query),
+        "first": f"{request.path}?{urlencode(query)}" if given.get("cursor") else "",
+        "next": f"{request.path}?{urlencode(query | {'cursor': next_})}" if next_ else "",
+        "labels": labels,
+    }
+
+
+def _as_given(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return iso(value)[:10] if name in ("since", "until") else str(value)
+
+
+_MOST_ROWS: Final = 100
+_MINUTE_S: Final = 60.0
+_MANY: Final = KEPT // 2
+_UNSCANNED: Final = "unscanned"
+DECISIONS: Final = ("deliver", "unsure", "junk", "reject", _UNSCANNED)
+FILTERS: Final = (
+    Parameter("decision", choice(*DECISIONS), "Only messages with this decision.", ""),
+    Parameter("listener", TEXT, "Only messages of this listener.", ""),
+)
+
+
+class MailFlow(NamedTuple):
+    """How many messages arrive now."""
+
+    per_minute: float
+    junk: float | None
+    """share of the scanned messages; None if there are none"""
+
+
+def show_live(site: ConsoleSite, request: PageRequest) -> PageView:
+    """Show the newest verdicts, messages without one, and the warnings of `spamnb status`."""
+    (caller,) = request.visitor.callers()
+    decision, listener = request.values["decision"], request.values["listener"]
+    asked = {name: value for name, value in request.values.items() if value}
+    outcomes = site.events.recent("verdict")
+    verdicts = []
+    if decision != _UNSCANNED:
+        verdicts = ask(site, caller, "verdicts", limit=_MOST_ROWS, **asked)["verdicts"]
+    rows = live_rows(verdicts, shown_outcomes(outcomes, decision, listener))
+    facts = {
+        "rows": rows,
+        "given": request.values,
+        "decisions": DECISIONS,
+        "listeners": sorted({listener, *(one["listener"] for one in outcomes)} - {""}),
+        "flow": mail_flow(outcomes, time.time()),
+        "warnings": ask(site, caller, "status")["warnings"],
+        "unknown": any(row["outcome"] is None for row in rows),
+    }
+    return PageView("live", facts)
+
+
+def shown_outcomes(
+    outcomes: Sequence[dict[str, Any]], decision: str, listener: str
+) -> list[dict[str, Any]]:
+    """Return the outcomes of a listener, without unscanned ones if another decision is chosen."""
+    return [
+        one
+        for one in outcomes
+        if listener in ("", one["listener"]) and (one["signature"] or decision in ("", _UNSCANNED))
+    ]
+
+
+def live_rows(
+    verdicts: list[dict[str, Any]], outcomes: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return verdicts with what became of the messages, and messages without a verdict.
+
+    A scanner's verdict is only in the history, and an unscanned message only in the outcomes.
+    """
+    became = {one["signature"]: one for one in outcomes if one["signature"]}
+    rows = [{**one, "outcome": became.get(one["signature"])} for one in verdicts]
+    rows += [
+        {"time": iso(int(one["time"] * 1_000_000)), "signature": "", "notes": {}, "outcome": one}
+        for one in outcomes
+        if not one["signature"]
+    ]
+    return sorted(rows, key=lambda row: str(row["time"]), reverse=True)[:_MOST_ROWS]
+
+
+def mail_flow(outcomes: Sequence[dict[str, Any]], now: float) -> MailFlow:
+    """Return the rate of the last minute, or of the time that the kept events cover."""
+    newest = [one for one in outcomes if now - one["time"] <= _MINUTE_S]
+    span = _MINUTE_S
+    if len(newest) == len(outcomes) and len(newest) >= _MANY:
+        span = max(now - newest[0]["time"], 1.0)
+    decided = [one["decision"] for one in newest if one["decision"]]
+    junk = sum(one in ("junk", "reject") for one in decided)
+    return MailFlow(_MINUTE_S * len(newest) / span, junk / len(decided) if decided else None)
+
+
+def stream(site: ConsoleSite, _: PageRequest) -> PageView:
+    """Tell the page that something is new; the page then asks for it with its session."""
+    site.events.require_room()
+    return PageView(stream=site.events.changes())
+
+
+_MOST_RECIPIENTS: Final = 5
+"""recipients with lists that the page offers to an administrator"""
+
+
+class SenderChoice(NamedTuple):
+    """A list that the visitor may change."""
+
+    value: str
+    """KIND:NAME, as the form sends it; empty for the own list"""
+    kind: str
+    name: str
+
+
+class SenderView(NamedTuple):
+    """The sender of a message, and the lists that name it."""
+
+    names: tuple[str, ...]
+    """the addresses and their domains, as far as they can be listed"""
+    entries: list[Mapping[str, Any]]
+    choices: list[SenderChoice]
+
+
+def sender_view(
+    site: ConsoleSite, request: PageRequest, caller: ApiCaller, notes: Mapping[str, str]
+) -> SenderView | None:
+    """Return what the page shows of the sender; None if no name of it can be listed."""
+    names = names_of(notes)
+    choices = _choices(site, request, notes)
+    if not names or not choices:
+        return None
+    try:
+        every = ask(site, caller, "senders")["senders"]
+    except UserError:  # the user is not a person and has no list
+        return None
+    matching = dict.fromkeys(entry for one in _addresses(notes) for entry in entries_of(one))
+    entries = [one for name in matching for one in every if one["sender"] == name]
+    return SenderView(names, entries, choices)
+
+
+def names_of(notes: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the author of a message and the sender of its envelope, each with its domain."""
+    found: dict[str, None] = {}
+    for address in _addresses(notes):
+        for name in (address, domain_of(address)):
+            with suppress(UserError):
+                found[sender_of(name)] = None
+    return tuple(found)
+
+
+def _addresses(notes: Mapping[str, str]) -> list[str]:
+    return [one for name in ("author", "from") if (one := notes.get(name))]
+
+
+def _choices(
+    site: ConsoleSite, request: PageRequest, notes: Mapping[str, str]
+) -> list[SenderChoice]:
+    has_persons = site.config.persons is not None
+    if request.visitor.role == "user":
+        return [SenderChoice("", "own", "")] if has_persons else []
+    to = notes.get("to", "").split()[:_MOST_RECIPIENTS]
+    domains = dict.fromkeys(filter(None, map(domain_of, to)))
+    named = [("person", one) for one in to if has_persons]
+    named += [("domain", one) for one in domains]
+    found = [SenderChoice(f"{kind}:{name}", kind, name) for kind, name in named]
+    return [*found, SenderChoice("site:", "site", "")]
+
+
+def _list(site: ConsoleSite, request: PageRequest) -> list[Notice]:
+    """Change a list; the answer has a form that undoes the change."""
+    values = request.values
+    caller, _ = owned(site, request.visitor, values["signature"])
+    kind, _, name = values["of"].partition(":")
+    target = {kind: name} if kind in ("person", "domain") else {}
+    answer = ask(
+        site, caller, "list_sender", word=values["word"], sender=values["sender"], **target
+    )
+    facts = answer["facts"]
+    if answer["state"] == "unchanged":
+        return [Notice("done", text("receipt.unchanged"), answer["reason"])]
+    now = word("listed", facts["word"] or "none")
+    said = text("receipt.listed", sender=facts["sender"], word=now)
+    more = facts.get("warning") or ""
+    back = {"do": "list", "word": facts["before"] or "none", "sender": facts["sender"]}
+    back |= {"of": values["of"]} if values["of"] else {}
+    return [Notice("done", said, more, back=tuple(back.items()))]
+
+
+LIST: Final = Act(
+    _list,
+    (
+        Parameter("signature", TEXT, "The signature.", required=True),
+        Parameter("word", choice(*WORDS, "none"), "What the sender is.", required=True),
+        Parameter("sender", TEXT, "The sender.", required=True),
+        Parameter("of", TEXT, "The list, as KIND:NAME.", ""),
+    ),
+)
+
+
+_TRIED: Final = 12
+"""clues for which the page says what the verdict would be without that clue"""
+_SHOWN: Final = 20
+_INFLUENCES: Final = 10
+_HALF: Final = 60
+"""units of the drawing to the left and to the right of the middle of a bar"""
+
+
+class ClueRow(NamedTuple):
+    """One clue, its bar, and the verdict without the clue if it was computed."""
+
+    location: str
+    token: str
+    nats: float
+    start: float
+    """where its bar begins, from 0 to 2 * `_HALF`"""
+    length: float
+    without: Mapping[str, Any] | None
+    prior: bool
+
+
+def show_message(site: ConsoleSite, request: PageRequest) -> PageView:
+    """Show one message."""
+    signature = request.values["signature"]
+    caller, found = owned(site, request.visitor, signature)
+    person = found["person"] or ""
+    explained = ask(site, caller, "explain", ref=signature, without=_TRIED, person=person)
+    outcomes = [
+        one for one in site.events.recent("verdict") if one["signature"] == signature
+    ]  # fmt: skip
+    with site.reading() as model:
+        labels = model.labels
+    return PageView(
+        "message",
+        {
+            "found": found,
+            "labels": labels,
+            "outcome": outcomes[-1] if outcomes else None,
+            "clues": clue_rows(explained["clues"][:_SHOWN], explained["without"]),
+            "half": _HALF,
+            "more": max(len(explained["clues"]) - _SHOWN, 0),
+            "rest": sum(clue["nats"] for clue in explained["clues"][_SHOWN:]),
+            "bias": explained["bias"],
+            "deciding": deciding(explained["without"], found["now"]["decision"]),
+            "evidence": explained["evidence"],
+            "novelty": explained.get("novelty"),
+            "sender": sender_view(site, request, caller, found["notes"]),
+            "sees_all": request.visitor.role != "user",
+        },
+    )
+
+
+def clue_rows(
+    clues: Sequence[Mapping[str, Any]], without: Sequence[Mapping[str, Any]]
+) -> list[ClueRow]:
+    """Return clues with their bars, whose lengths are relative to the strongest."""
+    strongest = max((abs(clue["nats"]) for clue in clues), default=0.0) or 1.0
+    rows = []
+    for index, clue in enumerate(clues):
+        length = _HALF * abs(clue["nats"]) / strongest
+        start = _HALF if clue["nats"] > 0 else _HALF - length
+        other = without[index] if index < len(without) else None
+        place, token, nats, prior = clue["location"], clue["token"], clue["nats"], clue["prior"]
+        rows.append(ClueRow(place, token, nats, start, length, other, prior))
+    return rows
+
+
+def deciding(without: Sequence[Mapping[str, Any]], decision: str) -> Mapping[str, Any] | None:
+    """Return the strongest clue without which the decision would be different."""
+    return next((one for one in without if one["decision"] != decision), None)
+
+
+def show_influence(site: ConsoleSite, request: PageRequest) -> PageView:
+    """Show the trainings that moved the score of a message most."""
+    signature = request.values["signature"]
+    (caller,) = request.visitor.callers()
+    found = ask(site, caller, "verdict", signature=signature)
+    influence = ask(site, caller, "influence", signature=signature, limit=_INFLUENCES)
+    return PageView("influence", {"found": found, "influence": influence})
+
+
+_LABEL: Final = Parameter("label", TEXT, "The label.", required=True)
+_REF: Final = Parameter("ref", CHOSEN, "Signatures of messages.", required=True)
+_SIGNATURE: Final = Parameter("signature", TEXT, "The signature.", required=True)
+_EVENT: Final = Parameter("event", whole(1, MOST_ID), "The event's number.", required=True)
+
+
+def _teach(site: ConsoleSite, request: PageRequest) -> list[Notice]:
+    values = request.values
+    return [_taught(site, request, values["signature"], values["label"])]
+
+
+def _teach_chosen(site: ConsoleSite, request: PageRequest) -> list[Notice]:
+    """Teach several messages; one that is refused does not stop the others."""
+    notices = []
+    for ref in dict.fromkeys(request.values["ref"]):
+        try:
+            notices.append(_taught(site, request, ref, request.values["label"], named=True))
+        except SpamnbError as error:
+            notices.append(Notice("error", str(error), error.hint))
+    return notices
+
+
+def _taught(
+    site: ConsoleSite, request: PageRequest, ref: str, label: str, *, named: bool = False
+) -> Notice:
+    # For a message of another user the answer is that it does not exist; it is not reviewed.
+    caller, found = owned(site, request.visitor, ref)
+    answer = ask(site, caller, "teach", ref=ref, label=label)
+    subject = found["notes"].get("subject") or text("no_subject")
+    return notice_of(answer, subject if named else "")
+
+
+def _forget(site: ConsoleSite, request: PageRequest) -> list[Notice]:
+    ref = request.values["signature"]
+    caller, _ = owned(site, request.visitor, ref)
+    return [notice_of(ask(site, caller, "forget", ref=ref))]
+
+
+def _undo(site: ConsoleSite, request: PageRequest) -> list[Notice]:
+    event = request.values["event"]
+    return [notice_of(undone(site, request.visitor, event), undid=event)]
+
+
+def _undo_selected(site: ConsoleSite, request: PageRequest) -> list[Notice]:
+    (caller,) = request.visitor.callers()
+    done = ask(site, caller, "undo_selected", **asked_of(request.values))
+    left = text("undo_plan.left", count=done["left"]) if done["left"] else ""
+    return [Notice("done", text("undo_plan.done", count=done["undone"]), left)]
+
+
+def notice_of(answer: Mapping[str, Any], subject: str = "", undid: int = 0) -> Notice:
+    """Return the learner's answer as a sentence."""
+    about = text("receipt.about", subject=subject) if subject else ""
+    if answer["state"] == "review":
+        return Notice("waits", about + text("receipt.review"), answer["reason"])
+    receipt = answer["receipt"] or {}
+    if answer["state"] == "waiting":
+        return Notice("waits", about + text("receipt.waiting"), answer["reason"])
+    if answer["state"] == "unchanged" or not receipt.get("changed"):
+        reason = receipt.get("reason") or answer["reason"]
+        return Notice("done", about + text("receipt.unchanged"), reason)
+    if undid:
+        said = text("receipt.undone", event=undid)
+    elif receipt["after"] is None:
+        said = text("receipt.forgotten")
+    else:
+        said = text("receipt.learnt", label=receipt["after"])
+    before, after = receipt["probability_before"], receipt["probability_after"]
+    moved = ""
+    if before is not None and after is not None:
+        moved = text("receipt.moved", before=percent(before), after=percent(after))
+    if (label := receipt.get("in_force")) and label != receipt["after"]:
+        moved += " " * bool(moved) + text("receipt.in_force", label=label, why=receipt["why"])
+    return Notice("done", about + said, moved, receipt["event"] or 0)
+
+
+TEACH: Final = Act(_teach, (_SIGNATURE, _LABEL))
+TEACH_CHOSEN: Final = Act(_teach_chosen, (_REF, _LABEL))
+FORGET: Final = Act(_forget, (_SIGNATURE,))
+UNDO: Final = Act(_undo, (_EVENT,))
+UNDO_SELECTED: Final = Act(
+    _undo_selected,
+    (*SELECTED, Parameter("last_event", whole(1, MOST_ID), "The last event.", required=True)),
+)
+UNDO_HERE: Final = Act(_undo, (_EVENT, Parameter("signature", TEXT, "The signature.")))
+"""on the page of a message"""

@@ -1,1 +1,0 @@
-"""Pure functions: the same bytes always give the same value."""

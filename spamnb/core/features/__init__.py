@@ -1,1 +1,0 @@
-"""From a parsed message to feature ids."""

@@ -1,1 +1,0 @@
-"""From the bytes of a message to its headers, text and attachments."""

@@ -1,1 +1,0 @@
-"""The MIME structure of a message: entities, encodings, parts, attachments."""

@@ -1,1 +1,0 @@
-"""From feature ids and counts to a verdict, and the update that a label causes."""

@@ -1,1 +1,0 @@
-"""From a verdict to an action and to header fields."""

@@ -1,1 +1,0 @@
-"""Supervision of processes: start, signals, shared state. Knows no mail."""

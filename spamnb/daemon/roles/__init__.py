@@ -1,1 +1,0 @@
-"""What each process of the daemon does."""

@@ -1,1 +1,0 @@
-"""Network and file endpoints: they use the services and never each other."""

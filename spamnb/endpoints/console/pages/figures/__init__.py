@@ -1,1 +1,0 @@
-"""Pages of numbers: Graphs and What-if."""

@@ -1,1 +1,0 @@
-"""The logins of the pages: what a visitor is, and the page that shows all."""

@@ -1,1 +1,0 @@
-"""The preview of a message: a safe HTML document made from hostile mail."""

@@ -1,1 +1,0 @@
-"""Webhooks: events of the daemon, sent to addresses of the settings (Standard Webhooks)."""

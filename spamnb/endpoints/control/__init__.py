@@ -1,1 +1,0 @@
-"""The control socket: protocol, client, server and training client."""

@@ -1,1 +1,0 @@
-"""Servers that keep the log of a fleet."""

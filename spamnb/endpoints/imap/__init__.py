@@ -1,1 +1,0 @@
-"""Mailboxes on IMAP servers: new mail is judged, junk is moved, moves by the user are learnt."""

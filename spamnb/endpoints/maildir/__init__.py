@@ -1,1 +1,0 @@
-"""The Maildir watcher: learns from the folders into which users move messages."""

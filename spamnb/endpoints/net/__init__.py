@@ -1,1 +1,0 @@
-"""Shared by the endpoints: addresses, networks, the PROXY protocol, an SMTP client."""

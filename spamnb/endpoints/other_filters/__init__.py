@@ -1,1 +1,0 @@
-"""Ask another spam filter for its verdict on a message."""

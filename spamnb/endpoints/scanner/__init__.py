@@ -1,1 +1,0 @@
-"""Endpoint for programs that ask about single messages: spamc, rspamc, HTTP clients."""

@@ -1,1 +1,0 @@
-"""SMTP and LMTP: the transparent relay and the built-in delivery agent."""

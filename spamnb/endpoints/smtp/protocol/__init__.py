@@ -1,1 +1,0 @@
-"""SMTP syntax: commands, lines, DATA, parameters. No I/O."""

@@ -1,1 +1,0 @@
-"""The transparent SMTP and LMTP relay."""

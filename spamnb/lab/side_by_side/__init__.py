@@ -1,1 +1,0 @@
-"""The verdicts of this filter and of another one on the same mail."""

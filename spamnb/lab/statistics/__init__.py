@@ -1,1 +1,0 @@
-"""Metrics of an evaluation and their confidence intervals."""

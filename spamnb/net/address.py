@@ -1,0 +1,373 @@
+"""Addresses, networks, peers and what they prove.
+
+Listening and connecting addresses: one text form for TCP and unix sockets, SMTP and LMTP.
+
+`127.0.0.1:25`, `[::1]:25`, `localhost:25` and `unix:/path`, each with or without `smtp:`, `lmtp:`,
+`smtp://` or `lmtp://` in front. Must not know sockets. Fails with ValueError, which says what is
+allowed.
+
+Secrets and certificates that the settings name.
+
+A secret is the first line of a file that only its owner may read, or of the output of a program. It
+is read when it is used, and never appears in a log, an error or the arguments of a process.
+Failure: UserError for a file or a program without a secret, SettingsError for a certificate that
+cannot be used.
+
+Sets of client addresses: CIDR blocks, and `unix` for peers on a unix socket.
+
+Checked once for each connection, so answers are cached. Must not know sockets. Fails with
+ValueError for a text that is no network; an invalid address is in no set.
+
+Parse the PROXY protocol header, versions 1 and 2: the address of the proxied client.
+
+Pure: bytes in, a value out. Bounded: a version 1 header has at most 107 bytes, a version 2 header 4
+KB here (the rest would be TLVs that no proxy sends to a mail server). Fails with ValueError for an
+invalid header; None means that more bytes are needed. See proxy-protocol.txt, 2.1 and 2.2.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import ssl
+import stat
+import struct
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from spamnb.errors import SettingsError, UserError
+
+MailProtocol = Literal["smtp", "lmtp"]
+
+_SCHEME = re.compile(r"(smtp|lmtp):(?://)?(?=.*[:/])", re.IGNORECASE)
+_TCP = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/\[\]]+)):([0-9]{1,5})")
+MOST_PATH_BYTES = 107
+"""sun_path has 108 bytes with its NUL (unix(7))"""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A TCP address or a socket's path; one of `host` and `path` is empty."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+    protocol: MailProtocol = "smtp"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Parse the text form."""
+        scheme = _SCHEME.match(text)
+        protocol: MailProtocol = "lmtp" if scheme and scheme[1].lower() == "lmtp" else "smtp"
+        rest = text[scheme.end() :] if scheme else text
+        if rest.startswith("unix:"):
+            return cls(path=_path(rest[5:], text), protocol=protocol)
+        if rest.startswith("/"):
+            return cls(path=_path(rest, text), protocol=protocol)
+        found = _TCP.fullmatch(rest)
+        if not found or not 0 <= int(found[3]) <= 65535:
+            raise ValueError(
+                f"{text!r} is not an address: give host:port, [IPv6]:port or unix:/path,"
+                " optionally with smtp:// or lmtp:// in front"
+            )
+        if found[1]:
+            _check_ipv6(found[1], text)
+        return cls(host=found[1] or found[2], port=int(found[3]), protocol=protocol)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can be at the other end."""
+        if self.path or self.host.lower() == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def socket_name(self) -> str:
+        """The text form without the protocol."""
+        if self.path:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        return self.socket_name if self.protocol == "smtp" else f"lmtp:{self.socket_name}"
+
+
+def _path(path: str, text: str) -> str:
+    path = "/" + path.lstrip("/") if path.startswith("//") else path
+    if not path.startswith("/") or "\0" in path:
+        raise ValueError(f"{text!r} is not an absolute path")
+    if len(path.encode()) > MOST_PATH_BYTES:
+        raise ValueError(
+            f"{text!r} is longer than {MOST_PATH_BYTES} bytes, the limit for a socket's path"
+        )
+    return path
+
+
+def _check_ipv6(host: str, text: str) -> None:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError as error:
+        raise ValueError(f"{text!r} has no valid IPv6 address in its brackets") from error
+
+
+_COMMAND_S: Final = 60.0
+"""a program may ask its server for a new token"""
+_SECRET_BYTES: Final = 1 << 16
+
+
+class SecretSource(NamedTuple):
+    """The settings `NAME_file` and `NAME_command` of one secret."""
+
+    name: str
+    """what the secret is, such as "password" """
+    file: str
+    command: tuple[str, ...]
+
+    def check_one(self) -> None:
+        """Raise SettingsError if both are set."""
+        if self.file and self.command:
+            raise SettingsError(
+                f"{self.name}_file and {self.name}_command are both set",
+                hint="remove one of them",
+            )
+
+    def problems(self) -> Iterator[UserError]:
+        """Yield what would stop `read`, without running the program."""
+        if not (self.file or self.command):
+            yield SettingsError(
+                f"no {self.name} is given",
+                hint=f"set {self.name}_file to a file with mode 0600, or {self.name}_command",
+            )
+        if self.command and not _found(self.command[0]):
+            yield SettingsError(
+                f"the program {self.command[0]!r} does not exist", hint=f"see {self.name}_command"
+            )
+        try:
+            if self.file:
+                self._from_file()
+        except UserError as error:
+            yield error
+
+    def read(self) -> str:
+        """Return the secret."""
+        found = self._from_command() if self.command else self._from_file()
+        try:
+            secret = found.decode("utf-8").partition("\n")[0].rstrip("\r")
+        except UnicodeDecodeError:
+            secret = ""
+        if not secret or "\0" in secret:
+            source = self.command[0] if self.command else self.file
+            raise UserError(
+                f"{source} gives no {self.name}", hint="it must be the first line, in UTF-8"
+            )
+        return secret
+
+    def _from_file(self) -> bytes:
+        """Read a file that only its owner may read."""
+        file = f"the {self.name} file {self.file}"
+        try:
+            handle = os.open(
+                Path(self.file).expanduser(), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+            )
+        except OSError as error:
+            raise UserError(f"{file}: {error.strerror}") from error
+        try:
+            about = os.fstat(handle)
+            if not stat.S_ISREG(about.st_mode):
+                raise UserError(f"{file} is not a regular file")
+            if about.st_uid not in (0, os.geteuid()):
+                raise UserError(f"{file} belongs to another user")
+            if about.st_mode & 0o077:
+                raise UserError(
+                    f"other users may read or write {file}", hint=f"chmod 600 {self.file}"
+                )
+            return os.read(handle, _SECRET_BYTES)
+        finally:
+            os.close(handle)
+
+    def _from_command(self) -> bytes:
+        """Run a program without a shell; what it writes to its standard error is not shown."""
+        program = f"{self.name}_command: {self.command[0]}"
+        try:
+            done = subprocess.run(  # noqa: S603 - the administrator's command
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=_COMMAND_S,
+                check=False,
+            )
+        except OSError as error:
+            raise UserError(f"{program}: {error.strerror}") from error
+        except subprocess.TimeoutExpired as error:
+            raise UserError(f"{program} takes too long") from error
+        if done.returncode:
+            raise UserError(f"{program} fails with exit code {done.returncode}")
+        return done.stdout[:_SECRET_BYTES]
+
+
+def _found(program: str) -> bool:
+    folders = [""] if "/" in program else os.get_exec_path()
+    return any(os.access(os.path.join(folder, program), os.X_OK) for folder in folders)  # noqa: PTH118 - as the shell does
+
+
+def server_tls(certificate: str, key: str) -> ssl.SSLContext | None:
+    """Return the TLS of a server; None without a certificate. Empty key: it is in the same file."""
+    if not certificate:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # An empty passphrase: without it OpenSSL would prompt on the terminal and block.
+        context.load_cert_chain(certificate, key or None, password=lambda: "")
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(
+            f"the certificate {certificate} cannot be used: {error}",
+            hint="give PEM files that the daemon's user can read",
+        ) from error
+    return context
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+UNIX = "unix"
+"""the address of a client on a unix socket"""
+MAX_REMEMBERED = 4096
+"""bounds the cache against a scan of all IPv4 addresses; clearing it costs 2 us an address"""
+
+
+class NetworkSet:
+    """An immutable set of networks."""
+
+    __slots__ = ("_known", "networks", "texts")
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self.texts = tuple(texts)
+        self.networks: tuple[Network, ...] = tuple(
+            ipaddress.ip_network(text, strict=False) for text in self.texts if text != UNIX
+        )
+        self._known: dict[str, bool] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.texts)
+
+    def __repr__(self) -> str:
+        return f"NetworkSet({self.texts!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NetworkSet) and self.texts == other.texts
+
+    def __hash__(self) -> int:
+        return hash(self.texts)
+
+    def contains(self, address: str) -> bool:
+        """Whether an address, as text, is in one of the networks."""
+        known = self._known.get(address)
+        if known is None:
+            if len(self._known) >= MAX_REMEMBERED:
+                self._known.clear()
+            known = self._known[address] = self._look(address)
+        return known
+
+    def _look(self, address: str) -> bool:
+        if address == UNIX:
+            return UNIX in self.texts
+        try:
+            found = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        # A dual-stack listener shows IPv4 peers as ::ffff:192.0.2.1.
+        if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
+            found = found.ipv4_mapped
+        return any(found in network for network in self.networks)
+
+
+def wide_network_of(address: str) -> str:
+    """The largest network that one customer of a provider has: 24 bits of IPv4, 48 of IPv6."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is None:
+            return f"{int(found) >> 80:x}"
+        found = found.ipv4_mapped
+    return str(found).rpartition(".")[0]
+
+
+LOOPBACK = NetworkSet(("127.0.0.0/8", "::1/128", UNIX))
+
+
+SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
+MAX_TEXT_BYTES = 107
+MAX_BINARY_BYTES = 4096
+
+_FAMILIES = {1: 12, 2: 36, 3: 216}
+"""family -> bytes of its addresses: AF_INET, AF_INET6, AF_UNIX"""
+
+
+class ProxiedClient(NamedTuple):
+    """The content of a header."""
+
+    address: str
+    """the client's; empty for the proxy's own connections (LOCAL, UNKNOWN)"""
+    used: int
+    """length of the header in bytes"""
+
+
+def parse(data: bytes) -> ProxiedClient | None:
+    """Parse the header at the start of a connection."""
+    if data[:1] == b"P":
+        return _text(data)
+    if SIGNATURE.startswith(data[:12]):
+        return _binary(data)
+    raise ValueError("no PROXY header")
+
+
+def _text(data: bytes) -> ProxiedClient | None:
+    if not data.startswith(b"PROXY "[: len(data)]):
+        raise ValueError("no PROXY header")
+    end = data.find(b"\r\n", 0, MAX_TEXT_BYTES)
+    if end < 0:
+        if len(data) >= MAX_TEXT_BYTES:
+            raise ValueError("a PROXY line without an end")
+        return None
+    words = data[:end].decode("ascii", "replace").split(" ")
+    if words[1] == "UNKNOWN":
+        return ProxiedClient("", end + 2)
+    if len(words) != 6 or words[1] not in {"TCP4", "TCP6"}:
+        raise ValueError("a PROXY line of an unknown form")
+    address = ipaddress.ip_address(words[2])
+    ipaddress.ip_address(words[3])
+    if address.version != int(words[1][3]) or not (_is_port(words[4]) and _is_port(words[5])):
+        raise ValueError("a PROXY line with invalid addresses")
+    return ProxiedClient(str(address), end + 2)
+
+
+def _is_port(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= 5 and int(word) <= 65535
+
+
+def _binary(data: bytes) -> ProxiedClient | None:
+    if len(data) < 16:
+        return None
+    version_command, family, length = struct.unpack_from("!BBH", data, 12)
+    if version_command not in {0x20, 0x21} or length > MAX_BINARY_BYTES:
+        raise ValueError("a PROXY header of an unknown version, or too long")
+    if len(data) < 16 + length:
+        return None
+    if version_command == 0x20 or family >> 4 == 0:
+        return ProxiedClient("", 16 + length)
+    needed = _FAMILIES.get(family >> 4)
+    if needed is None or length < needed:
+        raise ValueError("a PROXY header of an unknown family, or too short")
+    if needed == 216:
+        return ProxiedClient(UNIX, 16 + length)
+    size = 4 if needed == 12 else 16
+    return ProxiedClient(str(ipaddress.ip_address(data[16 : 16 + size])), 16 + length)

@@ -1,0 +1,393 @@
+"""Requests of administrators, and the client that sends them.
+
+The bypass: while a file exists in the home, all mail is delivered unscanned.
+
+A file persists over restarts and works without a running daemon. The supervisor copies it to the
+shared state each second. Failure: StoreAccessError if the file cannot be written.
+
+What the operations need of the process that runs them.
+
+Requests of administrative operations: the caller, the fields and the reply.
+
+An endpoint identifies the caller and frames the request; `operations` checks the caller's right and
+reads the fields by its table. Failure: UserError for a field of a wrong type or value, RefusedError
+for a caller that acts for another user without the right.
+
+Ask for administrative operations: the part that all clients share.
+
+`ControlClient` asks a daemon by its socket; `LocalClient` runs the operations in this process.
+Failure: the errors of the operations; PeerError for an invalid reply.
+"""
+
+from __future__ import annotations
+
+import pwd
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Protocol, TypeVar, get_args
+
+from spamnb import errors
+from spamnb.errors import PeerError, RefusedError, SpamnbError, StoreAccessError, UserError
+from spamnb.feedback.values import Answer, Feedback, ListTarget, SenderChange, Trust
+from spamnb.policy.rulings import WORDS, Word
+from spamnb.store.files import refused
+from spamnb.telemetry import Meters
+
+if TYPE_CHECKING:
+    from spamnb.engine.filter import Filter
+    from spamnb.feedback.review import ReviewQueue
+    from spamnb.feedback.service import FeedbackService
+    from spamnb.operations.home import ModelConfig
+    from spamnb.operations.status import Facts
+
+FILE = "bypass"
+
+
+def bypass_is_on(home: Path, *, before: bool | None = None) -> bool:
+    """Return True if the file exists; on a disk error return `before`, or raise if it is None."""
+    try:
+        return (home / FILE).exists()
+    except OSError as error:
+        if before is None:
+            raise refused(error, home / FILE) from error
+        return before
+
+
+def turn_bypass(home: Path, *, on: bool) -> None:
+    """Create or remove the file."""
+    try:
+        if on:
+            (home / FILE).touch(0o600)
+        else:
+            (home / FILE).unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreAccessError(
+            f"the bypass of {home} cannot be changed: {error.strerror}",
+            hint="only the home's owner and root can change it",
+        ) from error
+
+
+Result = TypeVar("Result")
+
+
+class AdminModel(Protocol):
+    """The model of a home: the daemon's `ModelHolder`, or `HomeModel` without a daemon."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration."""
+
+    @property
+    def fault(self) -> str:
+        """Why the model cannot be used; empty if it can."""
+
+    @property
+    def documents(self) -> bool:
+        """True if the model is for plain text instead of mail."""
+
+    @property
+    def review_queue(self) -> ReviewQueue:
+        """The review queue, which needs no model."""
+
+    def service(self) -> AbstractContextManager[FeedbackService]:
+        """Open the feedback service for one request."""
+
+    def reading(self) -> AbstractContextManager[Filter]:
+        """Open the model for reading."""
+
+    def open(self) -> None:
+        """Try to open the model now."""
+
+    def replaced(self, replace: Callable[[], Result]) -> Result:
+        """Run a function while this process has the model closed; other requests wait."""
+
+
+class AdminDaemon(Protocol):
+    """The daemon that runs the operations."""
+
+    def facts(self) -> Facts:
+        """Return the facts of `status` that only a daemon has."""
+
+    def meters(self) -> Meters:
+        """Return the counters of all processes."""
+
+    def set_bypass(self, *, on: bool) -> None:
+        """Let all processes deliver mail unscanned, or scan it."""
+
+    def reread_settings(self) -> None:
+        """Start to read the settings again."""
+
+
+Header = dict[str, Any]
+"""the fields of a request or a reply, as values of JSON"""
+Role = Literal["admin", "delegate", "self"]
+Field = Callable[[Header, str], Any]
+"""reads one field of a request"""
+
+MOST_REFS = 16
+_REF_CHARS = 1000
+_CLIENT_CHARS = 64
+MAILBOXES = ("imap", "maildir")
+"""Channels that read a user's mailbox. Their server confirms that a message is the user's own, even
+if it is older than the history or than this installation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The user of a request, as identified by the endpoint."""
+
+    uid: int
+    role: Role
+    login: str
+
+
+def login_of(uid: int) -> str:
+    """Return the name of a user; the uid as text if there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def user_id(name: str) -> int | None:
+    """Return the id of a user given by name or number; None for an unknown name."""
+    try:
+        return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None
+
+
+class AdminRequest(NamedTuple):
+    """A request; the operation that reads its body knows the size limit."""
+
+    caller: Caller
+    header: Header
+    body: Callable[[int], bytes]
+    """reads the body; UserError if it is longer than the given limit"""
+    save_body: Callable[[int, int], None]
+    """writes the body, at most the given number of bytes, to a descriptor"""
+
+
+class AdminResponse(NamedTuple):
+    """The reply to a request."""
+
+    header: Header
+    body: bytes = b""
+
+
+RequestHandler = Callable[[AdminRequest], AdminResponse]
+"""handles requests; called by many threads"""
+
+
+# --- fields --------------------------------------------------------------------------------------
+
+
+def read_fields(fields: Mapping[str, Field], header: Header) -> Header:
+    """Return the values of these fields."""
+    return {name: read(header, name) for name, read in fields.items()}
+
+
+def text(header: Header, name: str) -> str:
+    """Read a string, by default empty."""
+    found = header.get(name, "")
+    if not isinstance(found, str):
+        raise UserError(f"`{name}` must be a string")
+    return found
+
+
+def label(header: Header, name: str) -> str:
+    """Read a label."""
+    if not (found := text(header, name)):
+        raise UserError("no label is given")
+    return found
+
+
+def word(header: Header, name: str) -> Word | None:
+    """Read `wanted` or `unwanted`; None without one."""
+    given = text(header, name)
+    found: Word | None = next((one for one in WORDS if one == given), None)
+    if given and found is None:
+        raise UserError(f"`{name}` must be {' or '.join(WORDS)}, or empty")
+    return found
+
+
+def positive(header: Header, name: str) -> int:
+    """Read a whole number of 1 or more."""
+    found = header.get(name)
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 < found < 1 << 63:
+        raise UserError(f"`{name}` must be a whole number of 1 or more")
+    return found
+
+
+def share(header: Header, name: str) -> float:
+    """Read a number between 0 and 1, by default 0.5."""
+    found = header.get(name, 0.5)
+    if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 < found < 1:
+        raise UserError(f"`{name}` must be a number between 0 and 1")
+    return float(found)
+
+
+def boolean(header: Header, name: str) -> bool:
+    """Read true or false."""
+    found = header.get(name)
+    if not isinstance(found, bool):
+        raise UserError(f"`{name}` must be true or false")
+    return found
+
+
+def anything(header: Header, name: str) -> Any:
+    """Read a value that the operation checks; None without one."""
+    return header.get(name)
+
+
+def references(header: Header, name: str) -> tuple[str, ...]:
+    """Read a list of references to one message."""
+    refs = header.get(name, [])
+    good = isinstance(refs, list) and len(refs) <= MOST_REFS
+    if not good or not all(isinstance(ref, str) and len(ref) <= _REF_CHARS for ref in refs):
+        raise UserError(f"`{name}` must be a list of at most {MOST_REFS} references")
+    return tuple(refs)
+
+
+def _trust(header: Header, name: str) -> str:
+    found = text(header, name)
+    if found and found not in get_args(Trust):
+        raise UserError(f"`{name}` must be admin, user or stranger")
+    return found
+
+
+SOURCE: dict[str, Field] = {"for": text, "trust": _trust, "channel": text, "person": text}
+"""the user and the channel of a change, and the person that it is for"""
+SENDERS = SOURCE | {"domain": text}
+"""whose list of senders it is: that of the site if an admin names no person and no domain"""
+SENDER = SENDERS | {"word": word, "sender": text, "refs": references}
+FEEDBACK = SOURCE | {"label": text, "refs": references, "domain": text, "client": text}
+
+
+# --- the user of a request -----------------------------------------------------------------------
+
+
+def feedback_of(caller: Caller, fields: Header, raw: bytes) -> Feedback:
+    """Build a feedback from `FEEDBACK`, with the user and trust that the caller may claim."""
+    user, trust = speaker_of(caller, fields)
+    channel = fields["channel"] or "api"
+    admin = caller.role == "admin"
+    if fields["person"] and not admin:
+        raise RefusedError(f"{caller.login} may not label for a person", hint="leave out `person`")
+    return Feedback(
+        label=fields["label"],
+        raw=raw,
+        refs=fields["refs"],
+        user=user,
+        channel=channel,
+        trust=trust,
+        vouched=channel in MAILBOXES and caller.role in ("admin", "delegate"),
+        domain=fields["domain"] if admin else "",
+        client=fields["client"][:_CLIENT_CHARS] if admin else "",
+        person=fields["person"],
+    )
+
+
+def sender_change_of(caller: Caller, fields: Header, raw: bytes) -> SenderChange:
+    """Build a change of a list of senders from `SENDERS` and the fields of the sender."""
+    target = target_of(caller, fields)
+    return SenderChange(target, fields["word"], fields["sender"], raw, fields["refs"])
+
+
+def target_of(caller: Caller, fields: Header) -> ListTarget:
+    """Return whose list of senders a request from `SENDERS` means; RefusedError without a right."""
+    user, trust = speaker_of(caller, fields)
+    return ListTarget(user, trust, fields["person"], fields["domain"])
+
+
+def speaker_of(caller: Caller, fields: Header) -> tuple[str, Trust]:
+    """Return the user that the caller acts for, and the user's trust level."""
+    named, trust = fields["for"], fields["trust"]
+    if caller.role == "admin":
+        return named or caller.login, trust or ("user" if named else "admin")
+    if named and caller.role != "delegate" and named != caller.login:
+        raise RefusedError(
+            f"{caller.login} may not act for {named}", hint="see serve.delegates in the settings"
+        )
+    return named or caller.login, "stranger" if trust == "stranger" else "user"
+
+
+class AdminClient(ABC):
+    """Asks for operations."""
+
+    @abstractmethod
+    def ask(self, op: str, body: bytes = b"", **fields: Any) -> AdminResponse:
+        """Run an operation; its error is raised here."""
+
+    @abstractmethod
+    def ask_with_file(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:
+        """Run an operation with a plain file of that size as its body; returns the reply."""
+
+    @property
+    def documents(self) -> bool:
+        """True if the model is for plain text instead of mail."""
+        return bool(self.ask("ping").header.get("documents"))
+
+    def teach(self, feedback: Feedback) -> Answer:
+        """Submit one feedback."""
+        op = "teach" if feedback.label else "forget"
+        return answer_of(self.ask(op, feedback.raw, **spoken(feedback)).header)
+
+    def list_sender(self, asked: SenderChange) -> Answer:
+        """Change a list of senders."""
+        target = asked.target
+        fields: Header = {"for": target.user, "trust": target.trust, "channel": "address"}
+        fields |= {"person": target.person, "domain": target.domain}
+        fields |= {"word": asked.word or "", "sender": asked.sender, "refs": list(asked.refs)}
+        return answer_of(self.ask("sender", asked.raw, **fields).header)
+
+    def undo(self, event: int, feedback: Feedback, *, waiting: bool = False) -> Answer:
+        """Undo an event, or a correction that waits under this number."""
+        fields = spoken(feedback) | ({"waiting": True} if waiting else {})
+        return answer_of(self.ask("undo", event=event, **fields).header)
+
+
+def answer_of(header: Header) -> Answer:
+    """Return the answer in the header of a reply."""
+    try:
+        return Answer.from_dict(header)
+    except (KeyError, TypeError, ValueError) as error:
+        raise PeerError("the daemon's answer is invalid") from error
+
+
+def spoken(feedback: Feedback) -> Header:
+    """Return the fields of a feedback, without the message."""
+    fields: Header = {"channel": feedback.channel, "trust": feedback.trust}
+    if feedback.label:
+        fields["label"] = feedback.label
+    if feedback.user:
+        fields["for"] = feedback.user
+    if feedback.refs:
+        fields["refs"] = list(feedback.refs)
+    fields |= {"domain": feedback.domain} if feedback.domain else {}
+    fields |= {"client": feedback.client} if feedback.client else {}
+    fields |= {"person": feedback.person} if feedback.person else {}
+    return fields
+
+
+def failed(header: Header) -> SpamnbError:
+    """Return the error in the header of a reply."""
+    error_type = getattr(errors, str(header.get("error_type")), None)
+    if not (isinstance(error_type, type) and issubclass(error_type, SpamnbError)):
+        error_type = PeerError
+    return error_type(str(header.get("error") or "refused"), hint=str(header.get("hint") or ""))
+
+
+def failure(error: SpamnbError) -> Header:
+    """Return an error as the header of a reply; the inverse of `failed`."""
+    return {
+        "ok": False,
+        "error": " ".join(str(error).split()),
+        "hint": error.hint,
+        "error_type": type(error).__name__,
+        "code": error.exit_code,
+        "transient": bool(getattr(error, "transient", False)),
+    }

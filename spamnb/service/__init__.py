@@ -1,1 +1,0 @@
-"""Use cases: score, learn, correct, forget, report."""

@@ -1,1 +1,0 @@
-"""Administrative operations: one table for every endpoint and for the command line."""

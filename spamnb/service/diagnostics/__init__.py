@@ -1,1 +1,0 @@
-"""`spamnb doctor`: checks the whole path of a message."""

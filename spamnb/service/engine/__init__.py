@@ -1,1 +1,0 @@
-"""The model in use: extract, score, plan, learn, commit, look up."""

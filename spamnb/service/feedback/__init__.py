@@ -1,1 +1,0 @@
-"""User feedback: permissions, quotas, review queue, spool, report parsing."""

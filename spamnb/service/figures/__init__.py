@@ -1,1 +1,0 @@
-"""Numbers of the history for pages: judged mail, charts of verdicts, what-if."""

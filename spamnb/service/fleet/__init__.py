@@ -1,1 +1,0 @@
-"""One host of a fleet: teach through the log, and follow it."""

@@ -1,1 +1,0 @@
-"""Work on the journal: rewind, relearn, undo, attribution, expiry, export."""

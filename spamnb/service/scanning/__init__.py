@@ -1,1 +1,0 @@
-"""Scan one message in the mail path: access lists, verdict, action, quarantine."""

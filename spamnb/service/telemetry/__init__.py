@@ -1,1 +1,0 @@
-"""Counters, histograms and status."""

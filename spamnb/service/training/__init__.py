@@ -1,1 +1,0 @@
-"""Bulk training and bulk scoring from files."""

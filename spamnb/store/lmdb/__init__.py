@@ -1,1 +1,0 @@
-"""The LMDB engine."""

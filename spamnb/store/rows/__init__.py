@@ -1,1 +1,0 @@
-"""Feature rows and words as bytes."""
