@@ -56,6 +56,7 @@ from spamnb.mail.message import parted
 from spamnb.mail.site_results import BORDER, border_mark
 from spamnb.milter.session import MilterMessage
 from spamnb.net.address import MOST_PATH_BYTES, Address, server_tls
+from spamnb.net.clients import socket_to
 from spamnb.operations.logins import Passwords
 from spamnb.operations.request import user_id
 from spamnb.policy.headers import placed, remove_claims
@@ -473,7 +474,7 @@ def next_hop_faults(settings: Settings) -> Iterator[NextHopFault]:
 def _fault(address: Address) -> str:
     """Return what is wrong with a next hop; empty if it greets as a mail server does."""
     try:
-        with _connected(address) as wire:
+        with socket_to(address, _WAIT_S) as wire:
             greeting = wire.recv(_MOST_BYTES)
             if not greeting.startswith(b"220"):
                 return "does not greet as a mail server does"
@@ -482,19 +483,6 @@ def _fault(address: Address) -> str:
     except OSError as error:
         return f"does not answer: {error.strerror or error}"
     return ""
-
-
-def _connected(address: Address) -> socket.socket:
-    if not address.path:
-        return socket.create_connection((address.host, address.port), _WAIT_S)
-    wire = socket.socket(socket.AF_UNIX)
-    try:
-        wire.settimeout(_WAIT_S)
-        wire.connect(address.path)
-    except BaseException:
-        wire.close()
-        raise
-    return wire
 
 
 _QUEUE = "4TEST"

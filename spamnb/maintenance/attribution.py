@@ -65,7 +65,7 @@ from spamnb.model.events import (
 from spamnb.model.persons import PersonalRows, personal_message
 from spamnb.model.scoring import Prediction, RowView, maturity, scores
 from spamnb.model.training_rows import TrainingRows
-from spamnb.model.verdict import decide_stretched, sides, spam_log_odds, stretch_factor
+from spamnb.model.verdict import decide_stretched, sides, spam_log_odds, stretched
 from spamnb.store.contract import ReadView
 from spamnb.store.journal import event_ids
 from spamnb.telemetry import iso
@@ -504,5 +504,4 @@ class _VerdictsWithout:
         return np.array([self._decision(spam_log_odds(one, roles), costs) for one in z])
 
     def _decision(self, odds: float, costs: Costs) -> str:
-        stretched = odds * stretch_factor(odds, self._threshold)
-        return decide_stretched(stretched, self._threshold, costs)
+        return decide_stretched(stretched(odds, self._threshold), self._threshold, costs)

@@ -73,7 +73,7 @@ def connected(address: Address, deadline: float) -> socket.socket:
     try:
         while True:
             try:
-                return _connected(address, _left(deadline))
+                return socket_to(address, _left(deadline))
             except BlockingIOError:  # unix(7): the queue is full
                 time.sleep(min(RETRY_S, _left(deadline)))
     except OSError as error:
@@ -91,7 +91,8 @@ def ask(
         raise PeerError(f"the scanner gave no answer: {error.strerror or error}") from error
 
 
-def _connected(address: Address, timeout_s: float) -> socket.socket:
+def socket_to(address: Address, timeout_s: float) -> socket.socket:
+    """Return a connection; raises OSError."""
     if not address.path:
         return socket.create_connection((address.host, address.port), timeout_s)
     peer = socket.socket(socket.AF_UNIX)
