@@ -30,14 +30,22 @@ import subprocess
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from spamnb.engine.filter import ONE_IN
 from spamnb.errors import UserError
-from spamnb.lab.runs import FOLDS, Labelled, Options, Samples, Trial, read_samples, run
+from spamnb.lab.runs import (
+    FOLDS,
+    Labelled,
+    Options,
+    Samples,
+    Trial,
+    parallel_map,
+    read_samples,
+)
 from spamnb.lab.statistics import Bools, auc, calibration_error
 from spamnb.model.costs import BINARY, Costs, Decision
 from spamnb.model.events import Ints
@@ -341,7 +349,6 @@ MOST = 4000
 """messages that are judged; of more mail so many are drawn"""
 FEWEST = 20
 """messages of each label; of fewer nothing can be said"""
-_FILED_TEXT = ("junk", "reject")
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,8 +387,7 @@ def expect(messages: Iterable[Labelled], options: Options, one_in: int) -> Expec
     spam = samples.truth == 1
     if not min(spam.sum(), (~spam).sum()) >= FEWEST:
         return None
-    z = run(samples, replace(options, protocol="folds")).z
-    odds = z[:, 1] - z[:, 0]
+    odds, novelty = _scored_by_others(samples, options)
     taught = int(min(spam.sum(), (~spam).sum()))
     costs, folds = options.costs or Costs(), np.arange(len(odds)) % FOLDS
     filed = np.zeros(len(odds), bool)
@@ -389,8 +395,10 @@ def expect(messages: Iterable[Labelled], options: Options, one_in: int) -> Expec
         others = folds != fold
         threshold = _threshold(_counts(odds[others], spam[others]), taught, one_in)
         for index in np.flatnonzero(~others).tolist():
-            shown = stretched(float(odds[index]), threshold)
-            filed[index] = decide_stretched(shown, threshold, costs) in _FILED_TEXT
+            bar = threshold + float(novelty[index])
+            filed[index] = (
+                decide_stretched(stretched(float(odds[index]), bar), bar, costs) in _FILED
+            )
     counts = _counts(odds, spam)
     return Expectation(
         ham=int((~spam).sum()),
@@ -400,6 +408,24 @@ def expect(messages: Iterable[Labelled], options: Options, one_in: int) -> Expec
         threshold=_threshold(counts, taught, one_in),
         counts=counts,
     )
+
+
+def _scored_by_others(samples: Samples, options: Options) -> tuple[Floats, Floats]:
+    """Return the log-odds and the novelty of each message, by a model of the other folds."""
+    count = len(samples.truth)
+
+    def score_fold(fold: int) -> tuple[Floats, Floats]:
+        trial, own = Trial(samples, samples.truth, options), range(fold, count, FOLDS)
+        trial.train([index for index in range(count) if index % FOLDS != fold])
+        z = trial.score(own)
+        return z[:, 1] - z[:, 0], np.array([trial.novelty(index) for index in own])
+
+    odds, novelty = np.zeros(count), np.zeros(count)
+    for fold, part in enumerate(parallel_map(score_fold, range(FOLDS), options.jobs)):
+        odds[fold::FOLDS], novelty[fold::FOLDS] = part
+        if options.progress:
+            options.progress((fold + 1) * count // FOLDS, count)
+    return odds, novelty
 
 
 def _distinct(samples: Samples) -> Samples:
