@@ -4,6 +4,7 @@ Programs that other tests run are listed in `ELSEWHERE`. `scripts/test` runs thi
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ ELSEWHERE = {
     "make-sample": "tests/unit/test_sample.py",
     "man": "tests/test_man.py",
     "package": "tests/test_package.py",
+    "record": "test_two_records_of_one_version_are_equal",
     "release": "tests/test_package.py",
     "run": "tests/test_run.py",
     "setup.sh": "tests/test_run.py",
@@ -117,6 +119,26 @@ def test_every_program_is_run_by_a_test():
     ]
     assert len(programs) >= len(SHORT)
     assert [path for path in programs if not known & {path, *path.parents}] == []
+
+
+def test_two_records_of_one_version_are_equal(tmp_path):
+    """What `record` leaves out is all that changes; a home is copied, and not changed."""
+    sample = PROJECT / "corpora" / "sample"
+    home, mail = tmp_path / "home", tmp_path / "mail"
+    mail.mkdir()
+    for path in sorted(sample.glob("*/*"))[:15]:
+        shutil.copy(path, mail / path.name)
+    train = [sys.executable, "-m", "spamnb", "--home", home, "train", mail, sample / "spam"]
+    subprocess.run(train, check=True, capture_output=True)
+    trees = []
+    for name in ("one", "two"):
+        done = run("record", [tmp_path / name, "--home", home, "--mail", mail])
+        assert done.returncode == 0, done.stderr
+        files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
+        trees.append({str(path.relative_to(tmp_path / name)): path.read_text() for path in files})
+    assert trees[0] == trees[1]
+    assert '"event"' in trees[0]["correct-001"]
+    assert len(trees[0]) > 40
 
 
 def test_benchmarks_use_no_folder_outside_the_project():
