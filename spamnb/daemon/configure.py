@@ -25,7 +25,7 @@ from spamnb.policy.recipients import PersonNames
 from spamnb.scan.judge import SessionConfig
 from spamnb.scan.scanner import ScanPolicy
 from spamnb.scan.values import ScanOptions
-from spamnb.scanner.request import MOST_BYTES, ScannerParams
+from spamnb.scanner.request import ScannerParams
 from spamnb.settings import Settings
 from spamnb.settings.persons import person_names, recipient_costs, served_of
 from spamnb.settings.schema import ListenerSettings
@@ -74,15 +74,21 @@ def relay_params_of(
         address=address,
         upstream=Address.parse(next_hop),
         protocol=address.protocol,
-        peers=NetworkSet(listener.peers),
         proxies=NetworkSet(listener.proxies),
         recipient_domains=frozenset(listener.recipient_domains),
         hostname=settings.serve.hostname or socket.gethostname(),
         local=settings.local,
-        times=settings.timeouts,
-        limits=share.limits(settings.limits),
-        **_of(RelayPolicy, listener),
+        **_rules(settings, listener, share),
     )
+
+
+def _rules(settings: Settings, listener: ListenerSettings, share: WorkerShare) -> dict[str, Any]:
+    """Return what the parameters of every kind of listener have."""
+    return _of(RelayPolicy, listener) | {
+        "peers": NetworkSet(listener.peers),
+        "times": settings.timeouts,
+        "limits": share.limits(settings.limits),
+    }
 
 
 def milter_params_of(
@@ -90,16 +96,10 @@ def milter_params_of(
 ) -> MilterParams:
     """Return the parameters of a milter."""
     return MilterParams(
-        peers=NetworkSet(listener.peers),
-        before_queue=listener.queue == "before",
         keeps=bool(listener.upstream),
-        scan_limit_bytes=listener.scan_limit_bytes,
-        header_limit_bytes=listener.header_limit_bytes,
-        scan_total_s=settings.timeouts.scan_total_s,
-        connections=share.limits(settings.limits).connections,
         border=listener.border,
         authserv_ids=settings.local.authserv_ids,
-        other=listener.other,
+        **_rules(settings, listener, share),
     )
 
 
@@ -111,17 +111,10 @@ def scanner_params_of(
     delegates = frozenset(uid for uid in found if uid is not None)
     tokens = TokenFile(share.home)
     return ScannerParams(
-        peers=NetworkSet(listener.peers),
         teachers=NetworkSet(listener.teachers),
         caller_of=Roles(os.geteuid(), delegates).caller,
         token_of=lambda text: tokens.find(text, now_us()),
-        refusable=listener.queue == "before",
-        scan_limit_bytes=listener.scan_limit_bytes,
-        size_limit_bytes=listener.size_limit_bytes or MOST_BYTES,
-        read_s=settings.timeouts.data_s,
-        message_s=settings.timeouts.message_s,
-        scan_total_s=settings.timeouts.scan_total_s,
-        connections=share.limits(settings.limits).connections,
+        **_rules(settings, listener, share),
     )
 
 

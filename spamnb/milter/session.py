@@ -65,34 +65,24 @@ from spamnb.net.actions import (
     StopScan,
     Withdraw,
 )
-from spamnb.net.address import LOOPBACK, NetworkSet
+from spamnb.net.address import LOOPBACK
 from spamnb.net.server import ScanConnection, ScanListener
 from spamnb.policy.headers import Fields, is_own, normalized
 from spamnb.scan.values import Done, MessageScanner, ScanRequest, ScanResult
+from spamnb.settings.values import ListenerRules
 from spamnb.telemetry import Meters
 
 
 @dataclass(frozen=True, slots=True)
-class MilterParams:
-    """One listener: its MTAs and its limits."""
+class MilterParams(ListenerRules):
+    """One listener for MTAs."""
 
-    peers: NetworkSet = LOOPBACK
-    """MTAs that may connect; the socket's mode decides as well if it is a unix socket"""
-    before_queue: bool = True
-    """whether the SMTP client waits for the reply, so that a message can be refused"""
     keeps: bool = False
     """whether quarantine is possible, because there is a server for released messages"""
-    scan_limit_bytes: int = 1 << 20
-    header_limit_bytes: int = 256 << 10
-    scan_total_s: float = 40.0
-    """limit for waiting and scanning together"""
-    connections: int = 4000
     border: bool = False
     """whether it comes before all other milters, and scans nothing: it removes results of
     authentication under `authserv_ids`, and marks where the sender's fields begin"""
     authserv_ids: tuple[str, ...] = ()
-    other: str = ""
-    """the filter in front of spamnb, whose marks are kept; empty if there is none"""
 
 
 _ITEM_BYTES: Final = 200
@@ -422,7 +412,7 @@ class MilterSession:
             facts: dict[str, object] = {}
             self._finish("refuse", self._refusal("550", _LONG_HEADER, facts), facts)
             return
-        self.deadline = self._now + self.params.scan_total_s
+        self.deadline = self._now + self.params.times.scan_total_s
         self._request = message.request(before_queue=self._is_refusable)
         self._add(StartScan(self._request))
 
@@ -464,7 +454,7 @@ class MilterSession:
     @property
     def _is_refusable(self) -> bool:
         """Whether an SMTP client waits; a refusal of the MTA's own mail would cause a bounce."""
-        return self.params.before_queue and not self._is_local
+        return self.params.queue == "before" and not self._is_local
 
     def _macro(self, name: bytes) -> str:
         for stage in reversed(_STAGES):

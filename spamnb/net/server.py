@@ -38,8 +38,9 @@ from hashlib import blake2b
 from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar, cast
 
 from spamnb.net.actions import CloseConnection, LogMessage, SendBytes, StartScan, StopScan, Withdraw
-from spamnb.net.address import UNIX, NetworkSet
+from spamnb.net.address import UNIX
 from spamnb.scan.values import Done, ScanRequest, ScanResult
+from spamnb.settings.values import ListenerRules
 from spamnb.telemetry import Log, Meters, incident
 
 Full = Literal["", "all", "client"]
@@ -295,18 +296,6 @@ SWEEP_S: Final = 1.0
 """interval between two checks of all deadlines"""
 
 
-class ListenerParameters(Protocol):
-    """What the parameters of each kind of listener have in common."""
-
-    @property
-    def peers(self) -> NetworkSet:
-        """Clients that may connect."""
-
-    @property
-    def connections(self) -> int:
-        """The most connections."""
-
-
 class TimedConnection(Protocol):
     """One connection of a listener."""
 
@@ -320,7 +309,7 @@ class TimedConnection(Protocol):
         """Close the connection immediately."""
 
 
-Params = TypeVar("Params", bound=ListenerParameters)
+Params = TypeVar("Params", bound=ListenerRules)
 Scans = TypeVar("Scans")
 
 
@@ -376,7 +365,7 @@ class ScanListener(Generic[Params, Scans]):
         reason = ""
         if not self.params.peers.contains(peer):
             reason = "not one of the listener's peers"
-        elif len(self.connections) >= self.params.connections:
+        elif len(self.connections) >= self.params.limits.connections:
             reason = "too many connections"
         if reason or self.closing:
             self.meters.count("connections_refused")

@@ -37,7 +37,7 @@ from spamnb.mail.envelope import Client, Envelope, same_name
 from spamnb.mail.site_results import is_first_hop
 from spamnb.model.verdict import Clue
 from spamnb.net.actions import ScanAction
-from spamnb.net.address import LOOPBACK, NetworkSet
+from spamnb.net.address import NetworkSet
 from spamnb.operations.logins import ApiToken
 from spamnb.operations.request import Caller, login_of
 from spamnb.policy.actions import MailAction
@@ -50,6 +50,7 @@ from spamnb.policy.headers import (
     may_be_forged,
 )
 from spamnb.scan.values import ScanRequest, ScanResult
+from spamnb.settings.values import ListenerRules
 
 _NONE = NetworkSet()
 MOST_BYTES = 64 << 20
@@ -65,28 +66,15 @@ def _no_token(_text: str) -> ApiToken | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ScannerParams:
-    """One listener: its clients and its limits."""
+class ScannerParams(ListenerRules):
+    """One listener for programs that ask."""
 
-    peers: NetworkSet = LOOPBACK
-    """clients that may connect; the socket's mode decides as well if it is a unix socket"""
     teachers: NetworkSet = _NONE
     """TCP clients that may name recipients and users, and teach on behalf of users"""
     caller_of: Callable[[int], Caller] = _no_rights
     """the role of a local user on a unix socket"""
     token_of: Callable[[str], ApiToken | None] = _no_token
     """text -> its valid token; raises SpamnbError if the tokens cannot be read"""
-    refusable: bool = True
-    """whether the client can refuse a message, so that `reject` is an answer"""
-    scan_limit_bytes: int = 1 << 20
-    size_limit_bytes: int = MOST_BYTES
-    read_s: float = 180.0
-    """limit for one read, and for a client to read its reply"""
-    message_s: float = 300.0
-    """from the first byte of a request to its last"""
-    scan_total_s: float = 40.0
-    """limit for waiting and scanning together"""
-    connections: int = 4000
 
 
 @dataclass(frozen=True, slots=True)

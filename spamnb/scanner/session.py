@@ -45,6 +45,7 @@ from spamnb.scan.values import Done, MessageAdviser, ScanRequest, ScanResult
 from spamnb.scanner import dialects
 from spamnb.scanner.dialects import HttpRequestReader, SpamdRequestReader
 from spamnb.scanner.request import (
+    MOST_BYTES,
     AskDaemon,
     ClientRequest,
     Dialect,
@@ -379,15 +380,15 @@ class ScannerSession:
         self.state = "reading"
         if not self.closed:
             self.closed = True
-            self.deadline = now + self.params.read_s
+            self.deadline = now + self.params.times.data_s
             self._add(CloseConnection())
 
     # -- reading ----------------------------------------------------------------------------------
 
     def _extend_deadline(self) -> None:
         if self.state == "reading":
-            whole = self._began + self.params.message_s
-            self.deadline = min(self._now + self.params.read_s, whole)
+            whole = self._began + self.params.times.message_s
+            self.deadline = min(self._now + self.params.times.data_s, whole)
 
     def _read(self) -> None:
         """Process received bytes, request after request, until one has to wait for its answer."""
@@ -424,7 +425,7 @@ class ScannerSession:
                 raise RequestError("protocol", "the first line is too long")
             return False
         version = bytes(self._ahead[:end]).rpartition(b" ")[2]
-        limit = self.params.size_limit_bytes
+        limit = self.params.size_limit_bytes or MOST_BYTES
         self.state, self._began = "reading", self._now
         self._extend_deadline()
         if version.startswith(b"HTTP/"):
@@ -465,11 +466,11 @@ class ScannerSession:
             self.state, self.deadline = "asking", self._now + ASKED_S
             self._add(plan)
         else:
-            self.state, self.deadline = "scanning", self._now + self.params.scan_total_s
+            self.state, self.deadline = "scanning", self._now + self.params.times.scan_total_s
             self._scanned = scan_request(
                 self._current,
                 named=may_name(self._peer, self.params),
-                refusable=self.params.refusable,
+                refusable=self.params.queue == "before",
                 limit_bytes=self.params.scan_limit_bytes,
             )
             self._add(StartScan(self._scanned))

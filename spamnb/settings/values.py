@@ -276,23 +276,32 @@ class RelayPolicy:
     scan_limit_bytes: int = 1 << 20
     header_limit_bytes: int = 256 << 10
     size_limit_bytes: int = 0
-    """of a message; 0 leaves the limit to the next hop"""
+    """of a message; 0 leaves the limit to the next hop, and gives a scanner its own"""
     bare_newlines: Literal["normalise", "refuse"] = "normalise"
     """`refuse` applies before the queue only; after it a rejection would cause a bounce"""
     other: str = ""
     """the filter in front of spamnb, whose marks are kept; empty if there is none"""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerRules(RelayPolicy):
+    """What every kind of listener has: its clients, its policy and its limits."""
+
+    peers: NetworkSet = LOOPBACK
+    """clients that may connect, and of a relay those that are trusted: any recipient, XFORWARD, no
+    limit of connections. The socket's mode decides as well if it is a unix socket"""
+    times: Timeouts = field(default_factory=Timeouts)
+    limits: Limits = field(default_factory=Limits)
+
+
 @dataclass(frozen=True, slots=True)
-class ListenerParams(RelayPolicy):
-    """One listener: its address, next hop, access rules and limits."""
+class ListenerParams(ListenerRules):
+    """A relay: its address, next hop and access rules."""
 
     address: Address
     upstream: Address
     protocol: MailProtocol = "smtp"
     """protocol towards clients; the next hop's is part of its address"""
-    peers: NetworkSet = LOOPBACK
-    """trusted clients: any recipient, XFORWARD, no connection limits"""
     proxies: NetworkSet = field(default_factory=NetworkSet)
     """if not empty: the only hosts that may connect, each with a PROXY header"""
     recipient_domains: frozenset[str] = frozenset()
@@ -301,8 +310,6 @@ class ListenerParams(RelayPolicy):
     hostname: str = "localhost"
     local: LocalHosts = field(default_factory=LocalHosts)
     """the names of the site, under which strangers must not report results of authentication"""
-    times: Timeouts = field(default_factory=Timeouts)
-    limits: Limits = field(default_factory=Limits)
 
 
 Durable = Literal["local", "replica", "trust"]

@@ -21,6 +21,7 @@ from spamnb.milter.session import MilterListener, MilterParams
 from spamnb.net.address import NetworkSet
 from spamnb.net.server import MemoryBudget
 from spamnb.scan.values import ScanResult
+from spamnb.settings.values import Limits
 from spamnb.telemetry import Meters
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
@@ -146,7 +147,9 @@ def test_the_next_bytes_are_acknowledged_at_once(on_loop):
     on_loop(main())
 
 
-@pytest.mark.parametrize("params", [{"peers": NetworkSet(("192.0.2.0/24",))}, {"connections": 0}])
+@pytest.mark.parametrize(
+    "params", [{"peers": NetworkSet(("192.0.2.0/24",))}, {"limits": Limits(connections=0)}]
+)
 def test_a_connection_that_cannot_be_served_is_closed(on_loop, params):
     """The MTA then does what its own settings say, as if the filter were down."""
 
