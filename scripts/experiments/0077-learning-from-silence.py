@@ -1,4 +1,4 @@
-"""Does learning from sure verdicts that nobody contradicts help, and whom does it harm?
+"""Does learning from sure verdicts that no user contradicts help, and whom does it harm?
 
 A simulated site as in scripts/bench/decisions, where users correct a tenth or three tenths of the
 mistakes. After a day without an answer, a message that was filed as junk at least ABOVE nats over

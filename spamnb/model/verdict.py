@@ -22,9 +22,9 @@ the threshold is set where the site's own ham ends (docs/decisions/0070):
     threshold = the higher one
 
 It is never above the shipped threshold and never below FLOOR. Ham are messages that a person called
-ham, and those that were delivered and that nobody moved in time (`kept`). An unsure message without
-an answer is unknown: counted as ham, these hold the threshold where it is, for most of them are
-spam.
+ham, and those that were delivered and that no user moved in time (`kept`). An unsure message
+without an answer is unknown: counted as ham, these hold the threshold where it is, for most of them
+are spam.
 
 Scores are counted in steps of `STEP` nats; the counts are sums over events, as all numbers of the
 model are, so undoing, rewinding and the hosts of a fleet give the same threshold.
@@ -48,7 +48,7 @@ is compared with what is usual:
 Of the spam of shuffled streams, few percent have a lower share, whether all messages or mistakes
 alone are taught (docs/decisions/0076). Each message that is taught makes its features known, so a
 kind is new only for some messages. The words of the text do not count: a sender could fill a text
-with words that nobody knows. A sender can do the same with headers and hidden text, so novelty is
+with words that no model knows. A sender can do the same with headers and hidden text, so novelty is
 bounded: a message with strong evidence is junk in any case.
 
 The verdict on a message: label, probability, decision, and the clues that add up to it.

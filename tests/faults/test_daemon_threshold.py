@@ -18,7 +18,7 @@ from spamnb.telemetry import now_us
 
 
 def old_verdicts(home, count=400):
-    """Write verdicts on ham that nobody moved for two days."""
+    """Write verdicts on ham that no user moved for two days."""
     then = now_us() - 2 * SETTLED_US
     with closing(History.open(home / "history")) as history:
         history.add(

@@ -46,7 +46,7 @@ def test_silence_needs_time(samples):
 
 
 def test_a_site_that_never_teaches_files_nothing(samples):
-    """Nobody answers: no correction, and the threshold is the shipped one."""
+    """No user answers: no correction, and the threshold is the shipped one."""
     found = play(samples, OPTIONS, Site(answered=0.0))
     assert (found.spam_filed, found.ham_filed, found.corrections) == (0, 0, 0)
     assert found.threshold == SHIPPED

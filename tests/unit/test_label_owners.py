@@ -155,7 +155,7 @@ def test_sorted_mail_of_an_administrator_overrides_a_user(service, model):
 
 
 def test_an_administrator_takes_back_all_labels(service, model):
-    """Forgetting by an administrator leaves nothing of a message, whoever labelled it."""
+    """Forgetting by an administrator leaves nothing of a message, by all who labelled it."""
     before = numbers(model)
     teach(service, "ham", ALICE)
     teach(service, "spam", BOB)

@@ -1,4 +1,4 @@
-"""The junk threshold of a site: what its mail may change, and what nobody can change with mail."""
+"""The junk threshold of a site: what its mail may change, and what no mail can change."""
 
 from math import inf
 
