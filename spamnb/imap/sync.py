@@ -237,7 +237,9 @@ def _delete(client: ImapClient, uid: int) -> bool:
 def _junk_of(listed: list[ListedFolder], name: str) -> ListedFolder:
     found = junk_folder([one for one in listed if one.is_selectable], name)
     if found is None:
-        raise PeerError(f"the folder {name or 'Junk'} cannot be opened: it is not in the list")
+        raise PeerError(
+            f"the folder {name or 'Junk'} cannot be opened: it is not in the list", hint=_NO_FOLDER
+        )
     return found
 
 

@@ -1,6 +1,8 @@
 """`spamnb doctor` with a real Postfix and a real Dovecot: each check passes, and fails."""
 
+import email
 import imaplib
+import json
 import os
 import shutil
 import signal
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support import dovecot_versions
+from support.docs_snippets import changed, snippet
 from support.doctor import CHECKS, Site
 from support.dovecot import with_teaching
 from support.postfix import Rig, free_ports, needs_rig
@@ -18,6 +21,11 @@ from support.waiting import LIMIT_S, until
 from test_postfix import joined
 
 pytestmark = needs_rig
+
+SURELY_HAM = (
+    b"From: Bob <bob@example.net>\r\nTo: alice@example.org\r\nSubject: lunch\r\n"
+    b"Message-ID: <lunch@example.net>\r\n\r\nSee you at noon in the garden.\r\n"
+)
 
 TOML = """
 [serve]
@@ -29,16 +37,23 @@ spool = "{spool}"
 """
 
 
+def by_the_milter(rig):
+    """Postfix asks by docs/milter.md; the settings of the daemon."""
+    here = {"127.0.0.1:10025": f"127.0.0.1:{rig.port['filter']}"}
+    rig.master = f"127.0.0.1:{rig.port['mx']} inet n - n - - smtpd\n"
+    rig.main += changed(snippet("milter.md", "Postfix", "main.cf"), here)
+    return changed(snippet("milter.md", "The listener", "spamnb.toml"), here)
+
+
 class Served(Site):
     """Postfix, the daemon, Dovecot; alice has a mailbox."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, way="before"):
         self.rig = Rig()
         spool = self.rig.root / "spool"
         with_teaching(self.rig, spool)
-        super().__init__(
-            folder, joined(self.rig, "before") + TOML.format(spool=spool, host=socket.gethostname())
-        )
+        settings = by_the_milter(self.rig) if way == "milter" else joined(self.rig, way)
+        super().__init__(folder, settings + TOML.format(spool=spool, host=socket.gethostname()))
         self.password = folder / "password"
         self.password.write_text("pw-alice\n")
 
@@ -86,9 +101,10 @@ class Served(Site):
         return [path for part in ("new", "cur") for path in mail.rglob(f"{part}/*")]
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    site = Served(tmp_path_factory.mktemp("served"))
+@contextmanager
+def running(folder, way="before"):
+    """A site that runs within the block."""
+    site = Served(folder, way)
     try:
         site.daemon.start()
         site.rig.start()
@@ -96,6 +112,12 @@ def served(tmp_path_factory):
     finally:
         site.daemon.stop()
         site.rig.stop()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("served")) as site:
+        yield site
 
 
 @pytest.fixture
@@ -182,17 +204,53 @@ def test_a_dovecot_without_imap_sieve_is_reported(served, unchanged):
     result.is_broken("learning", "nothing was learnt within 2 s", "docs/dovecot.md")
 
 
-def test_a_dovecot_without_the_rule_for_junk_is_reported(served, unchanged):
-    """Without `sieve_before` marked mail stays in the inbox: the check marked mail fails."""
+def without_the_rule_for_junk(site):
+    """What the doctor says if Dovecot does not run the script that files marked mail."""
     # Another name of the setting switches it off: Dovecot ignores plugin settings that it does not
     # know. Version 2.4 knows the place of the script.
     is_old = dovecot_versions.version() == "2.3"
     rule = "sieve_before = " if is_old else "sieve/spamnb-junk.sieve"
     other = "sieve_unused = " if is_old else "sieve/none.sieve"
-    with served.other_dovecot(rule, other):
-        result = served.alice()
+    with site.other_dovecot(rule, other):
+        return site.alice()
+
+
+def test_a_dovecot_without_the_rule_for_junk_is_reported(served, unchanged):
+    """Without `sieve_before` marked mail stays in the inbox: the check marked mail fails."""
+    result = without_the_rule_for_junk(served)
     result.is_broken("marked mail", "but it is in the inbox, not in Junk", "docs/dovecot.md")
     assert result.checks["filing"]["state"] == "ok"
+
+
+@pytest.mark.parametrize("way", ["after", "milter"])
+def test_marked_mail_is_sent_each_way(tmp_path, way):
+    """After the queue and by the milter all checks pass, and fail without the rule for junk.
+
+    A message that was delivered has the score of its verdict when it is scored in the mailbox.
+    """
+    with running(tmp_path, way) as site:
+        assert site.alice().names("ok") == CHECKS
+        result = without_the_rule_for_junk(site)
+        result.is_broken("marked mail", "but it is in the inbox, not in Junk", "docs/dovecot.md")
+        site.rig.send(SURELY_HAM, ["alice@example.org"])
+        (delivered,) = until(lambda: site.rig.delivered("alice", "lunch@example.net"))
+        signature = email.message_from_bytes(delivered)["X-Spamnb-Signature"]
+        file = tmp_path / "delivered.eml"
+        file.write_bytes(delivered)
+        (scored,) = json.loads("[" + site.daemon.spamnb("score", "--json", file) + "]")
+        history = site.daemon.spamnb("history", "--json").splitlines()
+        (judged,) = (one for one in map(json.loads, history) if one["signature"] == signature)
+        assert scored["log_odds"] == pytest.approx(judged["log_odds"], abs=1e-4)
+
+
+def test_a_dovecot_without_the_folder_junk_is_reported(served, unchanged):
+    """Debian's Dovecot makes no Junk folder: the hint has the command that makes it."""
+    made = "mailbox Junk {\n    auto = "
+    with served.other_dovecot(f"{made}subscribe", f"{made}no"):
+        for folder in (served.rig.root / "mail").rglob(".Junk"):
+            shutil.rmtree(folder)
+        result = served.alice()
+    result.is_broken("mailbox", "the folder Junk cannot be opened", "doveadm mailbox create")
 
 
 def test_a_wrong_spool_is_reported(served, unchanged):
