@@ -92,7 +92,7 @@ def score(
     the command reads standard input. Unreadable messages are reported and skipped; the exit code is
     then 2. If the model was trained with --thresholds, the assigned labels follow the path.
     """
-    from spamnb.lab.labels import load
+    from spamnb.lab.label_thresholds import load
 
     wanted = paths or (standard_input(),)
     if remember or person:
@@ -155,7 +155,7 @@ def _show(
     scored: Scored, verdict: Verdict, thresholds: Mapping[str, float], *, as_json: bool
 ) -> None:
     from spamnb.engine.bulk import verdict_as_dict
-    from spamnb.lab.labels import assigned
+    from spamnb.lab.label_thresholds import assigned
 
     path, clues, facts = scored.path, scored.clues, _list_facts(scored.ruling, verdict)
     given = {"assigned": assigned(verdict, thresholds)} if thresholds else {}

@@ -34,7 +34,7 @@ from spamnb.cli.printing import warn
 from spamnb.errors import RefusedError, StoreBusyError
 
 if TYPE_CHECKING:
-    from spamnb.daemon.shared import DaemonLog
+    from spamnb.daemon.logs import DaemonLog
     from spamnb.engine.filter import Filter
     from spamnb.engine.values import Source
     from spamnb.feedback.review import SenderLists
@@ -105,7 +105,7 @@ class CliSession:
     @cached_property
     def log(self) -> DaemonLog:
         """The log of a command: on stderr, as text."""
-        from spamnb.daemon.shared import DaemonLog
+        from spamnb.daemon.logs import DaemonLog
         from spamnb.settings.schema import LogSettings
 
         return DaemonLog(LogSettings(level="debug" if self.verbose else self.settings.log.level))
@@ -178,7 +178,7 @@ class CliSession:
     def model_config(self) -> ModelConfig:
         """Return the configuration for operations on the home without a daemon."""
         from spamnb.operations.home import ModelConfig
-        from spamnb.settings.persons import model_options
+        from spamnb.settings.model import model_options
 
         options = model_options(self.settings, self.home)
         return ModelConfig(

@@ -262,7 +262,7 @@ def _chosen(
 ) -> dict[str, float]:
     """Choose the thresholds on the trained messages, and store them beside the model."""
     from spamnb.engine.bulk import cores
-    from spamnb.lab import labels as label_thresholds
+    from spamnb.lab import label_thresholds
     from spamnb.lab.labels import choose_thresholds
 
     recipe = _recipe_there(session.home)

@@ -22,8 +22,6 @@ Sends the waiting events of one webhook, in a thread: a receiver that is away de
 An event is deleted after a reply with 2xx; any other reply, or none, is a failure. After each
 failure the webhook pauses, and the event waits twice as long as before.
 
-The state of the webhooks of a home: a file that the console writes and the status reads.
-
 Find the events since the last look in the files of the home.
 
 Each watch compares the present with its part of the state that the last look stored on disk. So it
@@ -59,12 +57,12 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from spamnb.console.site import ConsoleSite
+from spamnb.console.webhook_state import WebhookStanding, remove_standings, write_standings
 from spamnb.errors import PeerError, SpamnbError
 from spamnb.model.events import Event, EventKind
 from spamnb.model.verdict import signature_text
 from spamnb.settings.values import EVENTS, WebhookParams, WebhookTarget
 from spamnb.store.bytes import Buffer
-from spamnb.store.files import durable_write, make_folder, refused
 from spamnb.store.model_store import LmdbTable, release, share_or_renew
 from spamnb.telemetry import Log, incident, iso, now_us
 
@@ -461,48 +459,6 @@ class WebhookSender:
         if not self._outbox.failed(self.settings.name, event, self._clock()):
             self._log({"event": "webhook dropped", "level": "warning", "id": event.id,
                        "webhook": self.settings.name})  # fmt: skip
-
-
-_FILE = Path("console") / "webhooks.json"
-
-
-class WebhookStanding(NamedTuple):
-    """One webhook."""
-
-    webhook: str
-    waiting: int
-    """events that the receiver has not taken yet"""
-    dropped: int
-    """events that were given up: too many waited, or the receiver was away for a day"""
-    error: str
-    """why the last attempt failed; empty if it did not"""
-
-
-def write_standings(home: Path, standings: Sequence[WebhookStanding]) -> None:
-    """Replace the file. Failure: StoreError."""
-    path = home / _FILE
-    make_folder(path.parent)
-    try:
-        durable_write(path, json.dumps([one._asdict() for one in standings]).encode())
-    except OSError as error:
-        raise refused(error, path) from error
-
-
-def remove_standings(home: Path) -> None:
-    """Remove the file: there are no webhooks. Failure: StoreError."""
-    try:
-        (home / _FILE).unlink(missing_ok=True)
-    except OSError as error:
-        raise refused(error, home / _FILE) from error
-
-
-def read_standings(home: Path) -> list[dict[str, Any]]:
-    """Return the webhooks; none if there is no file."""
-    try:
-        found = [WebhookStanding(**one) for one in json.loads((home / _FILE).read_bytes())]
-    except (OSError, ValueError, TypeError):
-        return []
-    return [one._asdict() for one in found]
 
 
 FULL: Final = 0.95

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spamnb.errors import BugError, SettingsError
-from spamnb.milter.session import MilterParams
 from spamnb.net.address import Address, NetworkSet
 from spamnb.operations.logins import TokenFile
 from spamnb.operations.request import user_id
@@ -29,7 +28,7 @@ from spamnb.scanner.request import ScannerParams
 from spamnb.settings import Settings
 from spamnb.settings.persons import person_names, recipient_costs, served_of
 from spamnb.settings.schema import ListenerSettings
-from spamnb.settings.values import Limits, ListenerParams, RelayPolicy
+from spamnb.settings.values import Limits, ListenerParams, MilterParams, RelayPolicy
 from spamnb.telemetry import Log, now_us
 
 

@@ -41,7 +41,8 @@ from spamnb.daemon.supervisor import (
     run_role,
 )
 from spamnb.errors import SpamnbError
-from spamnb.net.address import NetworkSet, server_tls
+from spamnb.net.address import NetworkSet
+from spamnb.net.credentials import server_tls
 from spamnb.operations.listings import follow, mark_of
 from spamnb.operations.logins import TokenFile
 from spamnb.operations.protocol import ControlClient

@@ -20,13 +20,14 @@ from spamnb.daemon.supervisor import (
 )
 from spamnb.errors import SpamnbError, StoreError
 from spamnb.feedback.values import Answer, Feedback
+from spamnb.imap.away import AwayMailboxes
 from spamnb.imap.client import StopSignal
-from spamnb.imap.sync import AwayMailboxes, ImapPlan, ImapPorts, ImapReport, MailboxModel, read_all
+from spamnb.imap.sync import ImapPlan, ImapPorts, ImapReport, MailboxModel, read_all
 from spamnb.operations.home import ModelConfig, open_model
 from spamnb.operations.protocol import teach_through
 from spamnb.scan.judge import ModelSession
 from spamnb.settings import Settings
-from spamnb.settings.persons import model_options
+from spamnb.settings.model import model_options
 
 TICK_S = 1.0
 _END_S = 5.0

@@ -44,7 +44,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
-from spamnb.console.webhooks import read_standings
+from spamnb.console.webhook_state import read_standings
 from spamnb.daemon.configure import load_names
 from spamnb.daemon.shared import ProcessState, ProcessStatus, SharedState
 from spamnb.daemon.supervisor import ChildChannel, Order, StartParams, start_child
@@ -68,7 +68,7 @@ from spamnb.fleet.outbox import OutboxState
 from spamnb.fleet.pulse import Pulse
 from spamnb.fleet.store import FleetStore
 from spamnb.fleet.waiting import FleetCommitter, answer_next
-from spamnb.imap.sync import AwayMailboxes
+from spamnb.imap.away import AwayMailboxes
 from spamnb.operations import unscanned
 from spamnb.operations.home import ModelConfig, open_service, read_clock
 from spamnb.operations.request import Caller, login_of, user_id
@@ -76,9 +76,10 @@ from spamnb.operations.socket import ControlLimits, ControlServer, Roles
 from spamnb.operations.status import Facts, check_home, is_open
 from spamnb.operations.table import Administration
 from spamnb.policy.recipients import PersonNames
-from spamnb.scan.access_lists import TRAPS_FOLDER
+from spamnb.scan.spamtraps import TRAPS_FOLDER
 from spamnb.settings import Settings, restored
-from spamnb.settings.persons import model_options, recipient_costs
+from spamnb.settings.model import model_options
+from spamnb.settings.persons import recipient_costs
 from spamnb.settings.values import SpoolLimits
 from spamnb.telemetry import Log, Meters, as_dict, incident, now_us
 

@@ -40,7 +40,8 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from spamnb.daemon.shared import DaemonLog, SharedState, create_feed, take_over
+from spamnb.daemon.logs import DaemonLog, take_over
+from spamnb.daemon.shared import SharedState, create_feed
 from spamnb.daemon.supervisor import Notifier, ProcessPlan, StartParams, Supervisor
 from spamnb.errors import StoreMissingError, UserError
 from spamnb.net.address import MOST_PATH_BYTES, UNIX, Address

@@ -48,7 +48,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-from spamnb.daemon.shared import DaemonLog, ProcessState, SharedState, monotonic_us, take_over
+from spamnb.daemon.logs import DaemonLog, take_over
+from spamnb.daemon.shared import ProcessState, SharedState, monotonic_us
 from spamnb.errors import BugError, SpamnbError
 from spamnb.operations.request import bypass_is_on
 from spamnb.operations.unscanned import WINDOW_S, RecentUnscanned, facts_of, too_many

@@ -74,7 +74,8 @@ from spamnb.daemon.configure import (
     relay_params_of,
     scanner_params_of,
 )
-from spamnb.daemon.shared import DaemonLog, FeedWriter, InFlightGuard, ProcessState, SharedState
+from spamnb.daemon.logs import DaemonLog
+from spamnb.daemon.shared import FeedWriter, InFlightGuard, ProcessState, SharedState
 from spamnb.daemon.start import BACKLOG, listeners_of, workers_of
 from spamnb.daemon.supervisor import (
     Backoff,
@@ -95,11 +96,13 @@ from spamnb.milter.session import MilterListener
 from spamnb.net.server import ConnectionCounts, MemoryBudget
 from spamnb.operations.protocol import ask_once
 from spamnb.policy.recipients import PersonNames
-from spamnb.scan.access_lists import TRAPS_FOLDER, AccessLists, RuleFiles, Traps
+from spamnb.scan.access_lists import AccessLists, RuleFiles
 from spamnb.scan.judge import ModelSession, scan_to_json
-from spamnb.scan.other_filters import Shadow, ShadowDeps, asker_of
+from spamnb.scan.other_filters import asker_of
 from spamnb.scan.quarantine import Quarantine
 from spamnb.scan.scanner import FairQueue, Scanner, ScannerDeps
+from spamnb.scan.shadow import Shadow, ShadowDeps
+from spamnb.scan.spamtraps import TRAPS_FOLDER, Traps
 from spamnb.scan.values import Notes
 from spamnb.scanner.session import AskLearner, ScannerListener
 from spamnb.settings import Settings

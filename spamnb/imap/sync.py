@@ -31,11 +31,6 @@ a time.
 
 Failure: StoreFullError, StoreDamagedError, StoreError.
 
-Which mailboxes cannot be read, since when and why: one file for each, beside its state.
-
-The process that reads the mailboxes writes the files; the status reads them. A mailbox has a file
-from its first failure until it is read again. Failure: StoreError if the folder cannot be written.
-
 One pass over a mailbox: learn what the user moved, judge what is new, move junk.
 
 A pass first reads what arrived in the junk folder and in the user's other folders, then the inbox.
@@ -58,13 +53,12 @@ raises the error of a mailbox; `run` reports it and tries again.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -72,7 +66,7 @@ from hashlib import blake2b
 from pathlib import Path
 from time import sleep
 from typing import Any, Final, Literal, NamedTuple, Self
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from spamnb.engine.filter import Filter
 from spamnb.errors import (
@@ -85,6 +79,7 @@ from spamnb.errors import (
     StoreMissingError,
 )
 from spamnb.feedback.values import Answer, Feedback
+from spamnb.imap.away import FOLDER
 from spamnb.imap.client import (
     LATER,
     FolderState,
@@ -106,8 +101,7 @@ from spamnb.policy.senders import evidence_of
 from spamnb.scan.judge import BATCH_MESSAGES, Found, ModelSession, ScanFault
 from spamnb.scan.values import Notes
 from spamnb.settings.values import ImapParams, ImapTimes, ImapTls, TeachingRules, is_here
-from spamnb.store.files import durable_write, make_folder, refused
-from spamnb.telemetry import now_us
+from spamnb.store.files import make_folder, refused
 
 _NO_FOLDER: Final = (
     "name the junk folder with --junk, or make one: `doveadm mailbox create -u USER Junk`; for all "
@@ -369,8 +363,6 @@ class ImapPorts(NamedTuple):
     report: Callable[[ImapReport], None]
 
 
-FOLDER: Final = "imap"
-"""in the home"""
 MOST_MESSAGES: Final = 200_000
 """30 MB; the oldest are forgotten. Their age is not used, because a clock step changes it."""
 _VERSION: Final = 1
@@ -546,67 +538,6 @@ def _as_store_error(error: sqlite3.Error, path: Path) -> StoreError:
             f"{path} is damaged", hint="remove it: the mailbox is then read as at the first start"
         )
     return StoreError(f"{path}: {error}")
-
-
-_SUFFIX: Final = ".away"
-
-
-class AwayMailbox(NamedTuple):
-    """A mailbox that cannot be read."""
-
-    account: str
-    since_us: int
-    """the first failure, in microseconds since 1970"""
-    reason: str
-
-
-class AwayMailboxes:
-    """The files of one home."""
-
-    def __init__(self, home: Path) -> None:
-        self._folder = home / FOLDER
-
-    def keep(self, accounts: Collection[str]) -> None:
-        """Remove the files of accounts that are not in the settings any more."""
-        for one in self.found():
-            if one.account not in accounts:
-                self.remove(one.account)
-
-    def note(self, account: str, reason: str) -> None:
-        """Note a failure; the time of the first one stays."""
-        before = self._read(self._path(account))
-        if before is None or before.reason != reason:
-            since_us = now_us() if before is None else before.since_us
-            make_folder(self._folder)
-            text = json.dumps({"since_us": since_us, "reason": reason})
-            durable_write(self._path(account), text.encode())
-
-    def remove(self, account: str) -> None:
-        """Note that a mailbox is read again."""
-        try:
-            self._path(account).unlink(missing_ok=True)
-        except OSError as error:
-            raise refused(error, self._path(account)) from error
-
-    def found(self) -> list[AwayMailbox]:
-        """Return the mailboxes that cannot be read, by name; none if the home is unreadable."""
-        try:
-            paths = sorted(self._folder.glob(f"*{_SUFFIX}"))
-        except OSError:
-            return []
-        return [one for one in map(self._read, paths) if one is not None]
-
-    def _path(self, account: str) -> Path:
-        return self._folder / f"{quote(account, safe='')}{_SUFFIX}"
-
-    @staticmethod
-    def _read(path: Path) -> AwayMailbox | None:
-        try:
-            values = json.loads(path.read_bytes())
-            name = unquote(path.name.removesuffix(_SUFFIX))
-            return AwayMailbox(name, int(values["since_us"]), str(values["reason"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
 
 
 HEADERS_AT_ONCE: Final = 100

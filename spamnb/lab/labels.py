@@ -21,15 +21,6 @@ The prior of each rate is the rate that the feature has if it does not depend on
 smoothing is in proportion to the label. Corrections w move by the error, less where many documents
 have the feature (docs/decisions/0036). Must not know protocols or metrics.
 
-Score thresholds for assigning labels: one per label, in a file beside the model.
-
-They serve models with other labels than ham and spam: a label of only 1 % of the documents is
-rarely the most probable one. `train --thresholds` chooses them by cross-validation over its input
-(`multiclass.thresholds_of`). They are no part of the model and are not updated by later learning;
-run `train --thresholds` again to renew them.
-
-Failure: UserError for a file that cannot be parsed; a home without the file has no thresholds.
-
 Evaluate models with any number of labels: precision, recall and F1 of each label.
 
 `evaluate_labels` uses one model, for documents with one label each; labels are assigned both by
@@ -45,11 +36,10 @@ from __future__ import annotations
 
 import html
 import itertools
-import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -91,8 +81,6 @@ from spamnb.model.features import Key, distinct, extract
 from spamnb.model.scoring import one_against_rest
 from spamnb.model.smoothing import Floats
 from spamnb.model.tokens import DOCUMENT_READ, Field, TokenLocation
-from spamnb.model.verdict import Verdict
-from spamnb.store.files import durable_write, refused
 
 Split = Literal["train", "test", ""]
 
@@ -373,46 +361,6 @@ def _probabilities(z: Floats) -> Floats:
 def label_table(sets: Sequence[Iterable[str]], labels: Sequence[str]) -> Ints:
     """Return which documents [M] have which labels [L], as 0 and 1."""
     return np.array([[label in names for label in labels] for names in sets], np.int64)
-
-
-FILE = "thresholds.json"
-_MODE = 0o600
-
-
-def save(home: Path, thresholds: Mapping[str, float]) -> None:
-    """Write the thresholds file of a home atomically."""
-    text = json.dumps({"log_odds_against_the_rest": dict(thresholds)}, indent=2)
-    try:
-        durable_write(home / FILE, text.encode(), mode=_MODE)
-    except OSError as error:
-        raise refused(error, home / FILE) from error
-
-
-def load(home: Path) -> dict[str, float]:
-    """Return the thresholds of a home by label; an empty dict if there is no file."""
-    try:
-        plain = json.loads((home / FILE).read_text("utf-8"))
-        return {name: float(at) for name, at in plain["log_odds_against_the_rest"].items()}
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except OSError as error:
-        raise refused(error, home / FILE) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(
-            f"{home / FILE} cannot be read: {error}",
-            hint="choose the thresholds again with `spamnb train --thresholds`, or remove the file",
-        ) from error
-
-
-def assigned(verdict: Verdict, thresholds: Mapping[str, float]) -> list[str]:
-    """Return the labels with a score at or above their threshold, the highest margin first."""
-    odds = one_against_rest(np.array([verdict.z]))[0]
-    beyond = {
-        label: float(at) - thresholds[label]
-        for label, at in zip(verdict.labels, odds, strict=True)
-        if label in thresholds and at >= thresholds[label]
-    }
-    return sorted(beyond, key=lambda label: -beyond[label])
 
 
 REST = "(rest)"

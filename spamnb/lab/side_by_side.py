@@ -72,7 +72,7 @@ from spamnb.model.smoothing import Floats
 from spamnb.model.verdict import decide, signature_text, spam_log_odds
 from spamnb.policy.actions import limit_while_untrained
 from spamnb.records.verdicts import HistoryEntry
-from spamnb.scan.other_filters import AskedVerdict, read_asked
+from spamnb.scan.shadow import AskedVerdict, read_asked
 from spamnb.store.contract import ReadView
 from spamnb.store.files import durable_write, open_named
 from spamnb.telemetry import iso

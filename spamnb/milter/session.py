@@ -37,7 +37,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from spamnb.errors import incident_id
@@ -69,21 +68,8 @@ from spamnb.net.address import LOOPBACK
 from spamnb.net.server import ScanConnection, ScanListener
 from spamnb.policy.headers import Fields, is_own, normalized
 from spamnb.scan.values import Done, MessageScanner, ScanRequest, ScanResult
-from spamnb.settings.values import ListenerRules
+from spamnb.settings.values import MilterParams
 from spamnb.telemetry import Meters
-
-
-@dataclass(frozen=True, slots=True)
-class MilterParams(ListenerRules):
-    """One listener for MTAs."""
-
-    keeps: bool = False
-    """whether quarantine is possible, because there is a server for released messages"""
-    border: bool = False
-    """whether it comes before all other milters, and scans nothing: it removes results of
-    authentication under `authserv_ids`, and marks where the sender's fields begin"""
-    authserv_ids: tuple[str, ...] = ()
-
 
 _ITEM_BYTES: Final = 200
 """what Python needs for a recipient, or for the place of a header field"""

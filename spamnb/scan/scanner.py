@@ -63,7 +63,7 @@ from spamnb.policy.headers import (
 )
 from spamnb.policy.rulings import Ruling, Rulings, shown_verdict
 from spamnb.policy.senders import SenderEvidence
-from spamnb.scan.access_lists import AccessLists, NetworkTable, Traps
+from spamnb.scan.access_lists import AccessLists, NetworkTable
 from spamnb.scan.judge import (
     BATCH_MESSAGES,
     Found,
@@ -75,8 +75,9 @@ from spamnb.scan.judge import (
     other_notes,
     verdict_from_json,
 )
-from spamnb.scan.other_filters import Shadow
 from spamnb.scan.quarantine import Quarantine
+from spamnb.scan.shadow import Shadow
+from spamnb.scan.spamtraps import Traps
 from spamnb.scan.values import (
     Advice,
     Done,

@@ -37,7 +37,8 @@ from urllib.parse import urlsplit
 
 from spamnb.errors import SettingsError, UserError
 from spamnb.mail.envelope import LocalHosts, address_of, domain_of
-from spamnb.net.address import LOOPBACK, Address, MailProtocol, NetworkSet, SecretSource
+from spamnb.net.address import LOOPBACK, Address, MailProtocol, NetworkSet
+from spamnb.net.credentials import SecretSource
 from spamnb.policy.rulings import WORDS
 
 OUTBOX_BYTES = 1 << 30
@@ -310,6 +311,18 @@ class ListenerParams(ListenerRules):
     hostname: str = "localhost"
     local: LocalHosts = field(default_factory=LocalHosts)
     """the names of the site, under which strangers must not report results of authentication"""
+
+
+@dataclass(frozen=True, slots=True)
+class MilterParams(ListenerRules):
+    """One listener for MTAs."""
+
+    keeps: bool = False
+    """whether quarantine is possible, because there is a server for released messages"""
+    border: bool = False
+    """whether it comes before all other milters, and scans nothing: it removes results of
+    authentication under `authserv_ids`, and marks where the sender's fields begin"""
+    authserv_ids: tuple[str, ...] = ()
 
 
 Durable = Literal["local", "replica", "trust"]

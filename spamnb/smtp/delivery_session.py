@@ -36,7 +36,8 @@ from typing import Any, Final
 from aiosmtpd.smtp import MISSING, SMTP, TLSSetupException
 
 from spamnb.mail.envelope import Client
-from spamnb.net.address import MailProtocol, server_tls
+from spamnb.net.address import MailProtocol
+from spamnb.net.credentials import server_tls
 from spamnb.settings.values import DeliveryParams
 from spamnb.smtp import delivery_replies
 from spamnb.smtp.delivery import DeliveryAgent

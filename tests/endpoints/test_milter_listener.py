@@ -17,11 +17,11 @@ from support.daemon import serve, settings_in
 from support.waiting import LIMIT_S
 
 from spamnb.milter.packets import PacketReader, packet_of
-from spamnb.milter.session import MilterListener, MilterParams
+from spamnb.milter.session import MilterListener
 from spamnb.net.address import NetworkSet
 from spamnb.net.server import MemoryBudget
 from spamnb.scan.values import ScanResult
-from spamnb.settings.values import Limits
+from spamnb.settings.values import Limits, MilterParams
 from spamnb.telemetry import Meters
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"

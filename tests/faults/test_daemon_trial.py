@@ -10,7 +10,7 @@ from support.cli import forked
 from support.daemon import delivered, serve, settings_in
 from support.waiting import LIMIT_S, until
 
-from spamnb.scan.other_filters import read_asked
+from spamnb.scan.shadow import read_asked
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 MARKS = {

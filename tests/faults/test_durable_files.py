@@ -112,7 +112,7 @@ from spamnb.cli.evaluate_streams import write_found
 write_found(place, found(), Costs())
 """,
     "thresholds": """
-from spamnb.lab.labels import save
+from spamnb.lab.label_thresholds import save
 save(place, {"a": 1.0})
 """,
     "export": """

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from spamnb.daemon.learner import LearnerConfig, LearnerSockets, run
-from spamnb.daemon.shared import DaemonLog, SharedState
+from spamnb.daemon.logs import DaemonLog
+from spamnb.daemon.shared import SharedState
 from spamnb.fleet.membership import open_member
 from spamnb.settings.schema import LogSettings
 from spamnb.settings.values import FleetParams

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from spamnb.daemon.learner import LearnerConfig, LearnerSockets, run
-from spamnb.daemon.shared import DaemonLog, SharedState
+from spamnb.daemon.logs import DaemonLog
+from spamnb.daemon.shared import SharedState
 from spamnb.engine.filter import Filter, new_recipe
 from spamnb.model.verdict import signature_text
 from spamnb.operations.protocol import ControlClient

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from support.waiting import LIMIT_S
 
-from spamnb.daemon import shared as shared_state
+from spamnb.daemon import logs
 from spamnb.daemon import start as privileges
-from spamnb.daemon.shared import DaemonLog, take_over
+from spamnb.daemon.logs import DaemonLog, take_over
 from spamnb.daemon.start import BindAddress, Sockets, inherited
 from spamnb.daemon.supervisor import (
     ChildChannel,
@@ -298,7 +298,7 @@ def test_a_long_line_does_not_wait_for_the_logs_reader():
     """A pipe with a page to spare takes a page; the rest is lost, and the next line begins anew."""
     reader, writer = os.pipe()
     log = DaemonLog(LogSettings())
-    log._fd, log._poll = writer, shared_state._poll_of(writer)
+    log._fd, log._poll = writer, logs._poll_of(writer)
     while log._poll.poll(0):
         log({"event": "long", "to": ["x" * 1_900] * 5})
     read = b""

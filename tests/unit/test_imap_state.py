@@ -6,14 +6,9 @@ from contextlib import suppress
 import pytest
 
 from spamnb.errors import SettingsError, StoreBusyError, StoreDamagedError, UserError
+from spamnb.imap.away import AwayMailboxes
 from spamnb.imap.client import account_problems, secret_of
-from spamnb.imap.sync import (
-    MOST_MESSAGES,
-    AwayMailboxes,
-    Cursor,
-    KnownMessage,
-    MailboxState,
-)
+from spamnb.imap.sync import MOST_MESSAGES, Cursor, KnownMessage, MailboxState
 from spamnb.settings.values import ImapParams
 
 

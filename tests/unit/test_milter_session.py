@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spamnb.milter.packets import Offer, PacketReader, packet_of
-from spamnb.milter.session import MilterParams, MilterSession
+from spamnb.milter.session import MilterSession
 from spamnb.scan.values import ScanResult
+from spamnb.settings.values import MilterParams
 from spamnb.telemetry import Meters
 
 POSTFIX = (6, 0x1FF, 0x1FFFFF)

@@ -9,16 +9,13 @@ import pytest
 
 from spamnb.engine.filter import Filter, new_recipe
 from spamnb.errors import StoreAccessError, StoreError, UserError
+from spamnb.lab.label_thresholds import FILE, assigned, load, save
 from spamnb.lab.labels import (
-    FILE,
     LabelMatrix,
-    assigned,
     evaluate_against_rest,
     evaluate_labels,
     label_table,
-    load,
     read_rows,
-    save,
     thresholds_of,
 )
 from spamnb.lab.runs import Options

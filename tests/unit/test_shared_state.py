@@ -7,13 +7,7 @@ import sys
 
 import pytest
 
-from spamnb.daemon.shared import (
-    MAX_IN_FLIGHT,
-    RING,
-    InFlightGuard,
-    ProcessState,
-    SharedState,
-)
+from spamnb.daemon.shared import MAX_IN_FLIGHT, RING, InFlightGuard, ProcessState, SharedState
 from spamnb.errors import BugError
 
 ROLES = ["supervisor", "learner", "worker", "worker"]

@@ -6,15 +6,9 @@ import pytest
 
 from spamnb.errors import PeerError
 from spamnb.mail.other_filters import FilterMark
-from spamnb.scan import other_filters as module
-from spamnb.scan.other_filters import (
-    MOST_A_SECOND,
-    MOST_AT_ONCE,
-    Shadow,
-    ShadowDeps,
-    read_asked,
-)
+from spamnb.scan import shadow as module
 from spamnb.scan.scanner import ScanPolicy
+from spamnb.scan.shadow import MOST_A_SECOND, MOST_AT_ONCE, Shadow, ShadowDeps, read_asked
 
 MARK = FilterMark("spam", 9.5, 5.0, ("A", "B"))
 
