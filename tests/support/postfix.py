@@ -7,6 +7,7 @@ to the filter.
 
 import contextlib
 import grp
+import itertools
 import os
 import pwd
 import random
@@ -116,20 +117,28 @@ needs_rig = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 WORKERS = 16
 
 
-def free_ports(count):
-    """Ports on which no server listens now.
-
-    They are outside the kernel's range for outgoing connections: before the servers have started, a
-    connection of another test could take a port of that range. Tests that run beside this one in
-    another worker of pytest-xdist get other ports.
-    """
+def _candidates():
+    """Every port that this worker may use, in random order, over and over."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
     given = Path("/proc/sys/net/ipv4/ip_local_port_range")
     least = int(given.read_text().split()[0]) if given.exists() else 32_768
+    ports = range(10_000 + worker, max(least, 30_000), WORKERS)
+    return itertools.cycle(random.SystemRandom().sample(ports, len(ports)))
+
+
+CANDIDATES = _candidates()
+
+
+def free_ports(count):
+    """Ports on which no server listens now, and that no other test gets.
+
+    They are outside the kernel's range for outgoing connections: before the servers have started, a
+    connection of another test could take a port of that range. A port that was given out is not
+    given out again before all others were: until its server has started, nothing shows that it is
+    taken. Tests that run beside this one in another worker of pytest-xdist get other ports.
+    """
     found = []
-    for port in random.SystemRandom().sample(
-        range(10_000 + worker, max(least, 30_000), WORKERS), 1000
-    ):
+    for port in itertools.islice(CANDIDATES, 1000):
         with contextlib.suppress(OSError), socket.socket() as one:
             one.bind(("127.0.0.1", port))
             found.append(port)
