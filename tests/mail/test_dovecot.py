@@ -1,11 +1,13 @@
 """Moves and flags in a real Dovecot label a message once, by each method of mail programs."""
 
 import statistics
+import subprocess
 import time
 
 import pytest
-from support.dovecot import Site, copy_and_delete, fetch_and_append, move
-from support.postfix import needs_rig
+from support import dovecot_versions
+from support.dovecot import Site, copy_and_delete, fetch_and_append, move, with_teaching
+from support.postfix import Rig, needs_rig
 from support.waiting import until
 
 pytestmark = needs_rig
@@ -139,3 +141,43 @@ def test_a_move_that_cannot_be_handed_over_is_reported(site):
         teach.write_text(whole)
         for mark in site.spool.glob(".failed-*"):
             mark.unlink()
+
+
+def test_sievec_needs_the_reload_before():
+    """As docs/dovecot.md and docs/troubleshooting.md say: three of four scripts need new settings.
+
+    `sievec` reads the settings of the running server: with the recipe in dovecot.conf it refuses
+    the scripts until `doveadm reload`.
+    """
+    if dovecot_versions.version() != "2.3":
+        pytest.skip("2.4 has another configuration socket")
+    rig = Rig()
+    try:
+        rig.start()
+        conf, run = rig.root / "dovecot/dovecot.conf", rig.root / "dovecot/run/config"
+        with_teaching(rig, rig.root / "spool")
+        scripts = [path for path in rig.files if path.endswith(".sieve")]
+        for path in scripts:
+            (rig.root / path).write_text(rig.files[path])
+        conf.write_text(conf.read_text() + rig.dovecot)
+
+        def refused():
+            done = {path: _ran("sievec", "-c", run, rig.root / path) for path in scripts}
+            return {path: error for path, error in done.items() if error}
+
+        before = refused()
+        assert len(scripts) - len(before) == 1, before
+        assert "dovecot/sieve/spamnb-junk.sieve" not in before
+        assert all("unknown Sieve capability" in error for error in before.values())
+        assert not _ran("doveadm", "-c", conf, "reload")
+        until(lambda: not refused(), what="the new settings")
+    finally:
+        rig.stop()
+
+
+def _ran(*command):
+    """Return what the command says of its failure; empty if it succeeds."""
+    done = subprocess.run(
+        dovecot_versions.command(*command), capture_output=True, text=True, check=False
+    )
+    return done.stderr or f"exit code {done.returncode}" if done.returncode else ""
