@@ -42,7 +42,6 @@ _CLOSED = (
     "this user cannot enter the home, in which the socket of the daemon may be: a daemon may run; "
     "ask an administrator, or set serve.control to a path that users can reach"
 )
-_NO_DAEMON = "no daemon serves this home; these facts are read from its files"
 
 
 @command("Show the state of the daemon.", EXAMPLES)
@@ -67,10 +66,12 @@ def status(ctx: click.Context, session: CliSession, as_json: bool, prometheus: b
     facts["serving"] = "processes" in facts
     if as_json:
         click.echo(json.dumps(facts))
+    elif not facts["serving"] and _is_closed(session.home):
+        say(_CLOSED)
     else:
-        _show(facts, _CLOSED if _is_closed(session.home) else _NO_DAEMON)
+        _show(facts)
         if not facts["serving"] and (waiting := _waiting_moves(session)):
-            say(f"! {waiting} moves of messages wait in the spool: a started daemon learns them")
+            say(f"! moves of messages wait in the spool ({waiting}): a started daemon learns them")
     if not facts["serving"]:
         ctx.exit(1)
 
@@ -92,9 +93,9 @@ def _is_closed(home: Path) -> bool:
     return os.path.lexists(home) and not os.access(home, os.X_OK)
 
 
-def _show(facts: dict[str, Any], without: str) -> None:
+def _show(facts: dict[str, Any]) -> None:
     if not facts["serving"]:
-        say(without)
+        say("no daemon serves this home; these facts are read from its files")
     table(_rows(facts))
     if facts.get("processes"):
         say()

@@ -171,7 +171,7 @@ def test_status_counts_the_moves_that_wait_for_a_daemon(site):
         until(lambda: site.waiting() == 1, what="the file of the move")
         done = site.daemon.command("status")
         assert done.code == 1
-        assert "1 moves of messages wait in the spool" in done.out
+        assert "moves of messages wait in the spool (1)" in done.out
     finally:
         site.daemon.start()
     assert site.learnt(name) == ["spam"]
