@@ -71,7 +71,7 @@ def list_(session: CliSession, as_json: bool) -> None:
     Columns: ID, time, state, decision, label, probability of spam, sender, recipients, subject.
     """
     folder = _folder(session)
-    kept = [(entry, folder.subject(entry.id)) for entry in folder.messages()]
+    kept = [(entry, folder.shown(entry.id)["subject"]) for entry in folder.messages()]
     if as_json:
         for entry, subject in kept:
             say_json(entry.as_dict() | {"subject": subject})

@@ -366,13 +366,13 @@ def _entry(
     sending: DigestSending, user: str, message: QuarantinedMessage, now_s: float
 ) -> DigestEntry:
     site = sending.site
-    probability = message.facts.get("probability")
+    probability, shown = message.facts.get("probability"), site.quarantine.shown(message.id)
     link = f"/quarantine/{message.id}"
     if sending.plan.links == "act":
         link = "/d/" + site.links.make(SignedLink(message.id, user), now_s)
     return DigestEntry(
-        message.sender,
-        site.quarantine.subject(message.id),
+        shown["header_from"] or message.sender,
+        shown["subject"],
         datetime.fromtimestamp(message.time_us / 1_000_000, UTC),
         probability if isinstance(probability, float) else None,
         sending.url.rstrip("/") + link,

@@ -84,6 +84,8 @@ from spamnb.store.contract import ReadView
 from spamnb.store.maintenance import kept_files, kept_since
 from spamnb.telemetry import iso, now_us
 
+_DAY_US: Final = 86_400_000_000
+
 _MOST_JUDGED = 20_000
 """verdicts that one request for graphs reads"""
 _LAST_S = 1 << 40
@@ -407,8 +409,17 @@ def verdict(site: ConsoleSite, request: ApiRequest) -> ApiReply:
             "trainings": own,
             "now": _short(now),
             "person": recipient if judging["person"] else None,
+            "kept": _kept_of(site, request.caller, entry),
         }
     )
+
+
+def _kept_of(site: ConsoleSite, caller: ApiCaller, entry: HistoryEntry) -> str | None:
+    """The ID of the message in quarantine, if it waits there for the caller."""
+    name = site.quarantine.find(signature_text(entry.signature), entry.time_us)
+    with suppress(RefError, StoreDamagedError):
+        return _entry(site, caller, name).id if name else None
+    return None
 
 
 def influence(site: ConsoleSite, request: ApiRequest) -> ApiReply:
@@ -643,13 +654,17 @@ have fewer messages than its limit even if more pages follow."""
 def listed_messages(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     """List the messages in quarantine, newest first."""
     caller, limit, below = request.caller, request.values["limit"], request.values["cursor"]
+    words = request.values["q"].casefold().split()
     names = [name for name in reversed(site.quarantine.ids()) if not below or name < below]
     found: list[dict[str, Any]] = []
     last = ""
     for last in names[:MOST_READ]:
         # Another process may delete it meanwhile.
         with suppress(RefError, StoreDamagedError):
-            found.append(_facts(site, caller, _entry(site, caller, last)))
+            facts = _facts(site, caller, _entry(site, caller, last))
+            shown = f"{facts['subject']} {facts['header_from']} {facts['sender']}".casefold()
+            if all(word in shown for word in words):
+                found.append(facts)
         if len(found) == limit:
             break
     more = last != "".join(names[-1:])
@@ -735,9 +750,9 @@ def _own(site: ConsoleSite, caller: ApiCaller, entry: QuarantinedMessage) -> fro
 
 def _facts(site: ConsoleSite, caller: ApiCaller, entry: QuarantinedMessage) -> dict[str, Any]:
     """What the caller sees of a message; other recipients are hidden, because of blind copies."""
-    found = entry.as_dict(_own(site, caller, entry))
-    more = {"subject": site.quarantine.subject(entry.id)}
-    return found | more | {"may_release": _may_release(site, caller, entry)}
+    found = entry.as_dict(_own(site, caller, entry)) | site.quarantine.shown(entry.id)
+    until = entry.time_us + site.quarantine.limits.keep_days * _DAY_US
+    return found | {"until": iso(until), "may_release": _may_release(site, caller, entry)}
 
 
 def _may_release(site: ConsoleSite, caller: ApiCaller, entry: QuarantinedMessage) -> bool:

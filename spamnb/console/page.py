@@ -31,6 +31,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email.utils import parseaddr
 from functools import cached_property
 from hashlib import sha256
 from math import ceil
@@ -41,6 +42,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from spamnb.console.site import (
+    MOST_ID,
     OF_USER,
     ApiCaller,
     ApiError,
@@ -51,11 +53,12 @@ from spamnb.console.site import (
     ParameterType,
     Place,
     read_parameters,
+    whole,
 )
 from spamnb.console.table import OPERATIONS
 from spamnb.console.texts import TEXTS, text, word
 from spamnb.errors import RefError, SettingsError
-from spamnb.mail.envelope import same_name
+from spamnb.mail.envelope import domain_of, same_name
 from spamnb.mail.limits import visible
 from spamnb.operations.figures import Chart, ChartSize, ChartWords, draw
 from spamnb.operations.logins import SCOPES, FailedCodes, Login, LoginGuard, Passwords, step_of
@@ -341,8 +344,10 @@ class Notice(NamedTuple):
     """done, waits or error"""
     text: str
     more: str = ""
-    undo: int = 0
-    """the event that a button undoes; 0 for no button"""
+    undo: tuple[int, ...] = ()
+    """the events that a button undoes; empty for no button"""
+    path: str = ""
+    """the page to go on at"""
     exact: str = ""
     """a text to copy"""
     back: tuple[tuple[str, str], ...] = ()
@@ -423,6 +428,18 @@ def undone(site: ConsoleSite, visitor: Visitor, event: int) -> dict[str, Any]:
     return _first_of(visitor, lambda caller: ask(site, caller, "undo", event=event))[1]
 
 
+def joined(notices: list[Notice], said: str, **values: Any) -> list[Notice]:
+    """Return one notice for several changes of a kind; what was refused stays apart."""
+    done = [one for one in notices if one.kind != "error"]
+    if len(done) < 2:
+        return notices
+    waiting = sum(one.kind == "waits" for one in done)
+    more = text("receipt.some_wait", count=waiting) if waiting else ""
+    undo = tuple(event for one in done for event in one.undo)
+    both = Notice("done", text(said, count=len(done), **values), more, undo)
+    return [both, *(one for one in notices if one.kind == "error")]
+
+
 def _first_of(
     visitor: Visitor, run: Callable[[ApiCaller], dict[str, Any]]
 ) -> tuple[ApiCaller, dict[str, Any]]:
@@ -449,10 +466,16 @@ def _chosen(value: Any) -> tuple[str, ...]:
     return tuple(map(str, value))
 
 
+def _events(value: Any) -> tuple[int, ...]:
+    number = whole(1, MOST_ID)
+    return tuple(number.take(one) for one in _chosen(value))
+
+
 DAY = ParameterType({"type": "string", "format": "date"}, _day_us, "a day, such as 2026-05-31")
 CHOSEN = ParameterType(
     {"type": "array"}, _chosen, f"at least one message, and at most {MOST_CHOSEN}"
 )
+EVENTS = ParameterType({"type": "array"}, _events, "numbers of events")
 
 
 _HERE: Final = Path(__file__).resolve().parent
@@ -512,6 +535,8 @@ class Renderer:
             "duration": duration,
             "number": number,
             "sentence": sentence,
+            "is_through": is_through,
+            "day": day,
         }
 
     def page(self, template: str, facts: Mapping[str, Any]) -> str:
@@ -547,6 +572,18 @@ def when(time: str) -> Markup:
     at = at.astimezone(UTC)
     shown = text("utc", time=f"{at:%Y-%m-%d %H:%M}")
     return Markup('<time datetime="{}">{}</time>').format(at.isoformat(timespec="seconds"), shown)
+
+
+def day(time: str) -> str:
+    """Return the day of a time, such as 10 December."""
+    at = datetime.fromisoformat(time)
+    return f"{at.day} {at:%B}"
+
+
+def is_through(header_from: str, envelope: str) -> bool:
+    """Whether a message comes from another domain than the one its From names."""
+    named = parseaddr(header_from or "")[1]
+    return bool(named and envelope) and domain_of(named) != domain_of(envelope)
 
 
 def picture(drawing: Drawing) -> Markup:

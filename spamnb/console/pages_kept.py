@@ -22,8 +22,18 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from spamnb.console.page import CHOSEN, Act, Notice, PageRequest, PageView, Visitor, ask, ask_reply
-from spamnb.console.pages_mail import notice_of
+from spamnb.console.page import (
+    CHOSEN,
+    Act,
+    Notice,
+    PageRequest,
+    PageView,
+    Visitor,
+    ask,
+    ask_reply,
+    joined,
+)
+from spamnb.console.pages_mail import QUARANTINE_PATH, each, notice_of
 from spamnb.console.site import (
     FLAG,
     TEXT,
@@ -35,14 +45,15 @@ from spamnb.console.site import (
     Parameter,
 )
 from spamnb.console.texts import text
-from spamnb.errors import RefError, SpamnbError
+from spamnb.errors import RefError, SpamnbError, UserError
 from spamnb.model.verdict import SIGNATURE
 from spamnb.telemetry import iso
 
-QUARANTINE_PATH: Final = "/quarantine"
 CURSOR: Final = Parameter("cursor", TEXT, "Where the page before ended.", "")
 ID: Final = Parameter("id", TEXT, "The message's ID.", required=True)
-_ONLY: Final = Parameter("only", TEXTS, "The recipients.", required=True)
+SEARCHED: Final = (Parameter("q", TEXT, "Words of the subject or of the sender.", ""), CURSOR)
+_REFS: Final = Parameter("ref", CHOSEN, "The IDs of messages.", required=True)
+_ONLY: Final = Parameter("only", TEXTS, "The recipients; all without it.")
 _AGAIN: Final = Parameter("again", FLAG, "Also if they may have it.", default=False)
 _ROWS: Final = 50
 
@@ -52,9 +63,10 @@ _ROWS: Final = 50
 
 def show_quarantine(site: ConsoleSite, request: PageRequest) -> PageView:
     """Show the messages that wait, newest first."""
-    visitor, cursor = request.visitor, request.values["cursor"]
+    visitor, asked = request.visitor, request.values
     pages = [
-        ask(site, caller, "quarantine", limit=_ROWS, cursor=cursor) for caller in visitor.callers()
+        ask(site, caller, "quarantine", limit=_ROWS, q=asked["q"], cursor=asked["cursor"])
+        for caller in visitor.callers()
     ]
     by_id: dict[str, list[dict[str, Any]]] = {}
     for page in pages:
@@ -65,10 +77,13 @@ def show_quarantine(site: ConsoleSite, request: PageRequest) -> PageView:
     names = sorted((name for name in by_id if name >= end), reverse=True)
     rows = [_joined(by_id[name]) for name in names[:_ROWS]]
     below = names[_ROWS - 1] if len(names) > _ROWS else end
+    words = {"q": asked["q"]} if asked["q"] else {}
+    first = f"{QUARANTINE_PATH}?{urlencode(words)}" if words else QUARANTINE_PATH
     facts = {
         "rows": rows,
-        "first": cursor and QUARANTINE_PATH,
-        "next": f"{QUARANTINE_PATH}?{urlencode({'cursor': below})}" if below else "",
+        "q": asked["q"],
+        "first": first if asked["cursor"] else "",
+        "next": f"{QUARANTINE_PATH}?{urlencode(words | {'cursor': below})}" if below else "",
     }
     return PageView("quarantine", facts)
 
@@ -115,14 +130,43 @@ def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _release(teach: bool, site: ConsoleSite, request: PageRequest) -> list[Notice]:  # noqa: FBT001
     values = request.values
+    if not values["only"]:
+        raise UserError(text("kept.no_recipient"))
+    return _released(site, request, values["id"], teach=teach)
+
+
+def _released(
+    site: ConsoleSite, request: PageRequest, name: str, *, teach: bool
+) -> list[Notice]:  # fmt: skip
+    """Release a message to the named recipients, or to all that have not got it."""
     notices: list[Notice] = []
+    wanted, again = request.values.get("only"), request.values.get("again", False)
     # A list, because a release changes what the next address would see.
-    for caller, part in list(_parts(site, request.visitor, values["id"])):
-        only = [one for one in part["recipients"] if one in values["only"]]
+    for caller, part in list(_parts(site, request.visitor, name)):
+        only = [one for one in part["waiting"] if wanted is None or one in wanted]
         if only:
-            given = {"id": part["id"], "only": only, "teach": teach, "again": values["again"]}
+            given = {"id": part["id"], "only": only, "teach": teach, "again": again}
             notices += released(ask(site, caller, "release", **given))
     return notices or [Notice("error", text("kept.no_recipient"))]
+
+
+def _release_chosen(site: ConsoleSite, request: PageRequest) -> list[Notice]:
+    """Release several messages to all that have not got them, and teach them as ham."""
+
+    def release(name: str) -> list[Notice]:
+        first, *more = _released(site, request, name, teach=True)
+        undo = tuple(event for one in more for event in one.undo)
+        failed = [one for one in more if one.kind == "error"]
+        return [first._replace(undo=undo), *failed]
+
+    return joined(each(request.values["ref"], release), "kept.several_released")
+
+
+def _delete_chosen(site: ConsoleSite, request: PageRequest) -> list[Notice]:
+    def delete(name: str) -> list[Notice]:
+        return _deleted(site, request, name)
+
+    return joined(each(request.values["ref"], delete), "kept.several_deleted")
 
 
 def released(answer: dict[str, Any]) -> Iterator[Notice]:
@@ -139,7 +183,11 @@ def released(answer: dict[str, Any]) -> Iterator[Notice]:
 
 
 def _delete(site: ConsoleSite, request: PageRequest) -> list[Notice]:
-    for caller, part in list(_parts(site, request.visitor, request.values["id"])):
+    return _deleted(site, request, request.values["id"])
+
+
+def _deleted(site: ConsoleSite, request: PageRequest, name: str) -> list[Notice]:
+    for caller, part in list(_parts(site, request.visitor, name)):
         ask(site, caller, "delete", id=part["id"])
     return [Notice("done", text("kept.deleted"))]
 
@@ -147,6 +195,8 @@ def _delete(site: ConsoleSite, request: PageRequest) -> list[Notice]:
 RELEASE: Final = Act(partial(_release, False), (ID, _ONLY, _AGAIN), "next hop")
 RELEASE_AND_TEACH: Final = Act(partial(_release, True), (ID, _ONLY, _AGAIN), "next hop")
 DELETE: Final = Act(_delete, (ID,), "quick")
+RELEASE_CHOSEN: Final = Act(_release_chosen, (_REFS,), "next hop")
+DELETE_CHOSEN: Final = Act(_delete_chosen, (_REFS,), "quick")
 
 
 LINK_PATH: Final = "/d"
@@ -258,16 +308,12 @@ def _entries(site: ConsoleSite, request: PageRequest) -> list[dict[str, Any]]:
 def _decide(do: str, site: ConsoleSite, request: PageRequest) -> list[Notice]:
     """Decide several entries; one that cannot be decided does not stop the others."""
     (caller,) = request.visitor.callers()
-    notices = []
-    for name in dict.fromkeys(request.values["name"]):
-        try:
-            answer = ask(site, caller, "decide", name=name, do=do)
-        except SpamnbError as error:
-            notices.append(Notice("error", str(error), error.hint))
-        else:
-            refused = Notice("done", text("review.refused"))
-            notices.append(notice_of(answer) if do == "accept" else refused)
-    return notices
+
+    def decide(name: str) -> list[Notice]:
+        answer = ask(site, caller, "decide", name=name, do=do)
+        return [notice_of(answer) if do == "accept" else Notice("done", text("review.refused"))]
+
+    return joined(each(request.values["name"], decide), f"review.several_{do}")
 
 
 ACCEPT: Final = Act(partial(_decide, "accept"), (_NAMES,))

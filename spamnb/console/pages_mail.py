@@ -14,21 +14,23 @@ Forms that teach: each answers with a sentence and with the event that can be un
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from spamnb.console.operations import MOST_UNDONE
 from spamnb.console.page import (
     CHOSEN,
     DAY,
+    EVENTS,
     Act,
     Notice,
     PageRequest,
     PageView,
     ask,
+    joined,
     owned,
     percent,
     undone,
@@ -51,7 +53,9 @@ from spamnb.policy.rulings import WORDS
 from spamnb.policy.senders import entries_of, sender_of
 from spamnb.telemetry import iso
 
+_Thing = TypeVar("_Thing", int, str)
 _DAY_US: Final = 86_400_000_000
+QUARANTINE_PATH: Final = "/quarantine"
 _ROWS: Final = 50
 
 
@@ -408,8 +412,19 @@ def show_message(site: ConsoleSite, request: PageRequest) -> PageView:
             "novelty": explained.get("novelty"),
             "sender": sender_view(site, request, caller, found["notes"]),
             "sees_all": request.visitor.role != "user",
+            "kept": _kept(site, caller, found["kept"]),
+            "act": QUARANTINE_PATH,
+            "act_token": request.visitor.form_token(QUARANTINE_PATH),
         },
     )
+
+
+def _kept(site: ConsoleSite, caller: ApiCaller, name: str | None) -> dict[str, Any] | None:
+    """The message in quarantine; None if it does not wait there, or not any more."""
+    with suppress(RefError):
+        kept = ask(site, caller, "quarantined", id=name) if name else None
+        return kept and kept | {"releasing": kept["state"] == "releasing"}
+    return None
 
 
 def clue_rows(
@@ -444,33 +459,46 @@ def show_influence(site: ConsoleSite, request: PageRequest) -> PageView:
 _LABEL: Final = Parameter("label", TEXT, "The label.", required=True)
 _REF: Final = Parameter("ref", CHOSEN, "Signatures of messages.", required=True)
 _SIGNATURE: Final = Parameter("signature", TEXT, "The signature.", required=True)
-_EVENT: Final = Parameter("event", whole(1, MOST_ID), "The event's number.", required=True)
+_EVENTS: Final = Parameter("event", EVENTS, "The numbers of events.", required=True)
 
 
 def _teach(site: ConsoleSite, request: PageRequest) -> list[Notice]:
     values = request.values
-    return [_taught(site, request, values["signature"], values["label"])]
+    return _taught(site, request, values["signature"], values["label"])
 
 
 def _teach_chosen(site: ConsoleSite, request: PageRequest) -> list[Notice]:
     """Teach several messages; one that is refused does not stop the others."""
-    notices = []
-    for ref in dict.fromkeys(request.values["ref"]):
-        try:
-            notices.append(_taught(site, request, ref, request.values["label"], named=True))
-        except SpamnbError as error:
-            notices.append(Notice("error", str(error), error.hint))
+    label = request.values["label"]
+    notices = each(request.values["ref"], lambda ref: _taught(site, request, ref, label))
+    kept = [one for one in notices if one.path]
+    taught = [one for one in notices if not one.path]
+    return [*joined(taught, "receipt.several", label=label), *kept[:1]]
+
+
+def _taught(site: ConsoleSite, request: PageRequest, ref: str, label: str) -> list[Notice]:
+    # For a message of another user the answer is that it does not exist; it is not reviewed.
+    caller, found = owned(site, request.visitor, ref)
+    notices = [notice_of(ask(site, caller, "teach", ref=ref, label=label))]
+    if found["kept"] and label == "ham":
+        notices.append(
+            Notice("waits", text("kept.still"), path=f"{QUARANTINE_PATH}/{found['kept']}")
+        )
     return notices
 
 
-def _taught(
-    site: ConsoleSite, request: PageRequest, ref: str, label: str, *, named: bool = False
-) -> Notice:
-    # For a message of another user the answer is that it does not exist; it is not reviewed.
-    caller, found = owned(site, request.visitor, ref)
-    answer = ask(site, caller, "teach", ref=ref, label=label)
-    subject = found["notes"].get("subject") or text("no_subject")
-    return notice_of(answer, subject if named else "")
+def each(things: Iterable[_Thing], run: Callable[[_Thing], list[Notice]]) -> list[Notice]:
+    """Change several things; one of several that is refused does not stop the others."""
+    different = list(dict.fromkeys(things))
+    if len(different) == 1:
+        return run(different[0])
+    notices = []
+    for one in different:
+        try:
+            notices += run(one)
+        except SpamnbError as error:
+            notices.append(Notice("error", str(error), error.hint))
+    return notices
 
 
 def _forget(site: ConsoleSite, request: PageRequest) -> list[Notice]:
@@ -480,8 +508,13 @@ def _forget(site: ConsoleSite, request: PageRequest) -> list[Notice]:
 
 
 def _undo(site: ConsoleSite, request: PageRequest) -> list[Notice]:
-    event = request.values["event"]
-    return [notice_of(undone(site, request.visitor, event), undid=event)]
+    """Undo events, the newest first."""
+
+    def undo(event: int) -> list[Notice]:
+        return [notice_of(undone(site, request.visitor, event), undid=event)]
+
+    notices = each(sorted(request.values["event"], reverse=True), undo)
+    return joined(notices, "receipt.several_undone")
 
 
 def _undo_selected(site: ConsoleSite, request: PageRequest) -> list[Notice]:
@@ -491,17 +524,16 @@ def _undo_selected(site: ConsoleSite, request: PageRequest) -> list[Notice]:
     return [Notice("done", text("undo_plan.done", count=done["undone"]), left)]
 
 
-def notice_of(answer: Mapping[str, Any], subject: str = "", undid: int = 0) -> Notice:
+def notice_of(answer: Mapping[str, Any], undid: int = 0) -> Notice:
     """Return the learner's answer as a sentence."""
-    about = text("receipt.about", subject=subject) if subject else ""
     if answer["state"] == "review":
-        return Notice("waits", about + text("receipt.review"), answer["reason"])
+        return Notice("waits", text("receipt.review"), answer["reason"])
     receipt = answer["receipt"] or {}
     if answer["state"] == "waiting":
-        return Notice("waits", about + text("receipt.waiting"), answer["reason"])
+        return Notice("waits", text("receipt.waiting"), answer["reason"])
     if answer["state"] == "unchanged" or not receipt.get("changed"):
         reason = receipt.get("reason") or answer["reason"]
-        return Notice("done", about + text("receipt.unchanged"), reason)
+        return Notice("done", text("receipt.unchanged"), reason)
     if undid:
         said = text("receipt.undone", event=undid)
     elif receipt["after"] is None:
@@ -514,16 +546,16 @@ def notice_of(answer: Mapping[str, Any], subject: str = "", undid: int = 0) -> N
         moved = text("receipt.moved", before=percent(before), after=percent(after))
     if (label := receipt.get("in_force")) and label != receipt["after"]:
         moved += " " * bool(moved) + text("receipt.in_force", label=label, why=receipt["why"])
-    return Notice("done", about + said, moved, receipt["event"] or 0)
+    return Notice("done", said, moved, (receipt["event"],) if receipt["event"] else ())
 
 
 TEACH: Final = Act(_teach, (_SIGNATURE, _LABEL))
 TEACH_CHOSEN: Final = Act(_teach_chosen, (_REF, _LABEL))
 FORGET: Final = Act(_forget, (_SIGNATURE,))
-UNDO: Final = Act(_undo, (_EVENT,))
+UNDO: Final = Act(_undo, (_EVENTS,))
 UNDO_SELECTED: Final = Act(
     _undo_selected,
     (*SELECTED, Parameter("last_event", whole(1, MOST_ID), "The last event.", required=True)),
 )
-UNDO_HERE: Final = Act(_undo, (_EVENT, Parameter("signature", TEXT, "The signature.")))
+UNDO_HERE: Final = Act(_undo, (_EVENTS, Parameter("signature", TEXT, "The signature.")))
 """on the page of a message"""

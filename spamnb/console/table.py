@@ -126,7 +126,8 @@ _ANSWER: Final = _object(
 )
 _QUARANTINED: Final = _object(
     id="string", time="string", bytes="integer", sender="string", recipients="array",
-    waiting="array", state="string", subject="string", may_release="boolean", facts="object",
+    waiting="array", state="string", subject="string", header_from="string", until="string",
+    may_release="boolean", facts="object",
 )  # fmt: skip
 _CHANGED_COSTS: Final = _object(before="object", after="object")
 _TOKEN: Final = _object(
@@ -298,7 +299,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     ApiOperation(
         "verdict", "GET", "/verdicts/{signature}", "read", operations.verdict,
         _with(_LISTED, trained="string?", training="object?", trainings="array", now="object",
-              person="string?", **_SAID),
+              person="string?", kept="string?", **_SAID),
         (_SIGNATURE,), place="heavy",
     ),
     ApiOperation(
@@ -429,7 +430,8 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     ApiOperation(
         "quarantine", "GET", "/quarantine", "quarantine", operations.listed_messages,
         _page("messages", _QUARANTINED, "string?"),
-        (_text("cursor", "`next` of the page before."), _LIMIT),
+        (_text("q", "Words of the subject or of the sender."),
+         _text("cursor", "`next` of the page before."), _LIMIT),
     ),
     ApiOperation(
         "quarantined", "GET", "/quarantine/{id}", "quarantine", operations.show_kept, _QUARANTINED,

@@ -259,13 +259,18 @@ def _add_named(block: Block, rest: bytes) -> None:
             block.other[name] = value
 
 
-def subject_of(head: bytes) -> str:
-    """The subject of a header block with any line ends, safe to show on one line; empty without."""
-    found = NAMED_FIELDS[b"subject"].search(b"\n" + head.lower())
+def shown_field(head: bytes, name: bytes) -> str:
+    """A field of a header block with any line ends, safe to show on one line; empty without.
+
+    A long one is cut in its middle: a long name in From does not hide the address.
+    """
+    found = NAMED_FIELDS[name].search(b"\n" + head.lower())
     if found is None:
         return ""
-    value = head[found.end() - 1 :][: limits.SHOWN_BYTES].replace(b"\r\n", b"\n")
-    return shown_value(unfold(value).partition(b"\n")[0].strip())
+    rest = head[found.end() - 1 :].replace(b"\r\n", b"\n")
+    value = unfold(rest).partition(b"\n")[0].strip()
+    half = limits.SHOWN_BYTES // 2
+    return shown_value(value if len(value) <= 2 * half else value[:half] + value[-half:])
 
 
 def shown_value(value: bytes) -> str:

@@ -19,6 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from email.utils import parseaddr
 from hashlib import blake2b
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
@@ -185,7 +186,7 @@ def timeline(model: Filter, most: int) -> dict[str, Any]:
     }
 
 
-_FORMAT = 1
+_FORMAT = 2
 """increased when `terms_of` changes"""
 _BATCH = 500
 _MOST_WORDS = 24
@@ -259,9 +260,10 @@ def terms_of(entry: HistoryEntry, rules: TeachingRules) -> Iterator[str]:
         address = rules.mailbox(recipient)
         yield f"to {address}"
         yield f"login {address.rpartition('@')[0]}"
-    if "from" in notes:
-        yield f"from {address_of(notes['from'], '')}"
-        yield f"domain {domain_of(notes['from'])}"
+    header_from = parseaddr(notes.get("header_from", ""))[1]
+    for sender in dict.fromkeys(filter(None, (notes.get("from"), header_from))):
+        yield f"from {address_of(sender, '')}"
+        yield f"domain {domain_of(sender)}"
     for word in _words(notes.get("subject", "")):
         yield f"word {word}"
 

@@ -47,7 +47,7 @@ from spamnb.errors import SpamnbError, StoreBusyError
 from spamnb.fleet.log import host_mark
 from spamnb.fleet.outbox import OutboxReader
 from spamnb.mail.envelope import LocalHosts, domain_of
-from spamnb.mail.headers import subject_of
+from spamnb.mail.headers import shown_field
 from spamnb.mail.message import parted
 from spamnb.mail.other_filters import read_mark
 from spamnb.mail.site_results import border_mark
@@ -81,7 +81,8 @@ _MAX_RECIPIENT_BYTES: Final = 16_384
 """for some 500 recipients in a history entry; others cannot correct by reference alone"""
 _MAX_NOTE_CHARS: Final = 256
 _MAX_SENDER_CHARS: Final = 128
-_MAX_SUBJECT_CHARS: Final = 160
+_MAX_SHOWN_CHARS: Final = 160
+_END_CHARS: Final = 80
 _MAX_MARK_CHARS: Final = 512
 _NO_HOSTS: Final = LocalHosts()
 _BLANK = re.compile(r"\s")
@@ -92,8 +93,9 @@ def notes_of(request: ScanRequest, listener: str = "", *, described: bool = Fals
 
     `to`: the recipients that the next hop accepted, joined by blanks, to check a later corrector's
     ownership; `client`, `queue`: as trusted peers named them. An address with a blank in it
-    (quoted) would look like two, so it is left out. If the message is `described`, also `from`,
-    `subject`, `size` in bytes and `listener`, by which an administrator finds a verdict.
+    (quoted) would look like two, so it is left out. If the message is `described`, also `from` (the
+    envelope's sender), `header_from` (the field, if it says more), `subject`, `size` in bytes and
+    `listener`, by which an administrator finds a verdict.
     """
     envelope = request.envelope
     kept, left = [], _MAX_RECIPIENT_BYTES
@@ -109,13 +111,23 @@ def notes_of(request: ScanRequest, listener: str = "", *, described: bool = Fals
         "queue": envelope.client.ident[:_MAX_NOTE_CHARS],
     }
     if described:
+        head = request.raw[: request.header_bytes]
+        header_from = _cut(shown_field(head, b"from"), _END_CHARS)
         notes |= {
             "from": envelope.sender[:_MAX_SENDER_CHARS],
-            "subject": subject_of(request.raw[: request.header_bytes])[:_MAX_SUBJECT_CHARS],
+            "header_from": header_from if header_from != envelope.sender else "",
+            "subject": _cut(shown_field(head, b"subject")),
             "size": str(len(request.raw)),
             "listener": listener,
         }
     return {name: text for name, text in notes.items() if text}
+
+
+def _cut(value: str, end: int = 0) -> str:
+    """Cut a long text before its last `end` characters: in From, these are the address."""
+    if len(value) <= _MAX_SHOWN_CHARS:
+        return value
+    return value[: _MAX_SHOWN_CHARS - end - 1] + "…" + value[len(value) - end :]
 
 
 def author_notes(request: ScanRequest) -> Notes:

@@ -28,6 +28,7 @@ import re
 import secrets
 import struct
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -38,7 +39,7 @@ from typing import Final
 
 from spamnb.errors import PeerError, RefError, RefusedError, StoreDamagedError, StoreFullError
 from spamnb.mail.envelope import Envelope
-from spamnb.mail.headers import subject_of
+from spamnb.mail.headers import shown_field
 from spamnb.maintenance.home_files import expiry_mark
 from spamnb.policy.headers import add_to_message, header_end, released_fields
 from spamnb.scan.values import QuarantinedMessage, ReleasedMessage, Send, decoded, encoded
@@ -55,6 +56,8 @@ _COUNT: Final = struct.Struct("=dQ")
 """in the lock file: when the files were counted (monotonic clock), and their total size now"""
 _HEAD_BYTES: Final = 65_536
 _TIDY_S: Final = 3_600.0
+_MOST_FOUND: Final = 200
+"""a message is kept right after its verdict: at most this many others come between"""
 
 
 class Quarantine:
@@ -176,11 +179,25 @@ class Quarantine:
         except OSError:
             return b""
 
-    def subject(self, identity: str) -> str:
-        """The subject of a message; empty if there is none."""
+    def shown(self, identity: str) -> dict[str, str]:
+        """The subject and From of a message, safe to show; empty if there are none."""
         head = self.head(identity)
         end = header_end(head)
-        return subject_of(head if end < 0 else head[:end])
+        head = head if end < 0 else head[:end]
+        return {
+            "subject": shown_field(head, b"subject"),
+            "header_from": shown_field(head, b"from"),
+        }
+
+    def find(self, signature: str, time_us: int) -> str:
+        """The ID of the message with a verdict of this time; empty if it does not wait here."""
+        ids = self.ids()
+        first = bisect_left(ids, _stamp(time_us - 1_000_000))
+        for identity in ids[first : first + _MOST_FOUND]:
+            with suppress(RefError, StoreDamagedError):
+                if self.get(identity).facts.get("signature") == signature:
+                    return identity
+        return ""
 
     def used_bytes(self) -> int:
         """Total size of all files."""

@@ -60,7 +60,8 @@ def test_every_text_is_used_and_every_used_text_exists():
     assert used <= TEXTS.keys()
     made = {f"{page.name}.title" for page in PAGES}
     heads = set(re.findall(r"\"(\w+)\.?\"(?: ~| \+|, )", sources))
-    unused = {key for key in TEXTS.keys() - used - made if key.partition(".")[0] not in heads}
+    named = set(re.findall(r"\"([\w.?]+)\"", sources))
+    unused = {key for key in TEXTS.keys() - named - made if key.partition(".")[0] not in heads}
     assert unused == set()
 
 

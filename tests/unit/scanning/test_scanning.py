@@ -47,13 +47,15 @@ def test_a_message_is_scored_as_the_filter_would(scan_rig, home, surest):
     one.close()
     with Filter.open(home) as model:
         (entry,) = recent(model.history, 5)
-        described = {name: entry.notes.pop(name) for name in ("from", "subject", "size", "known")}
+        names = ("from", "header_from", "subject", "size", "known")
+        described = {name: entry.notes.pop(name) for name in names}
         assert entry.notes == {
             "to": "bob@b.example carl@c.example", "client": "192.0.2.7", "queue": "4ABC",
         "actions": "headers headers headers headers",
         }  # fmt: skip
         assert 0 < int(described["known"]) <= 100
         assert described["from"] == "ann@a.example"
+        assert described["header_from"] in surest["spam"].decode()
         assert described["subject"] in surest["spam"].decode()
         assert int(described["size"]) > len(described["subject"]) > 0
         assert model.score(surest["spam"]).probability == pytest.approx(
@@ -529,3 +531,20 @@ def test_the_history_says_what_was_done(home, scan_rig, surest, before_queue, do
     history.close()
     assert line["decision"] == "reject"
     assert line["done"] == outcome.facts["mail_action"] == done
+
+
+def test_a_long_name_cannot_push_the_address_out_of_sight(scan_rig, home):
+    """A From of 10,000 characters is noted with its beginning and its address."""
+    name = "Support Bank " * 800
+    message = f'From: "{name}" <eve@evil.example>\nSubject: {"s" * 500}\n\ntext\n'.encode()
+    one = scan_rig()
+    one.scan(message)
+    one.close()
+    with Filter.open(home) as model:
+        (entry,) = recent(model.history, 1)
+        shown, subject = entry.notes["header_from"], entry.notes["subject"]
+        assert len(shown) == len(subject) == 160
+        assert shown.startswith('"Support Bank')
+        assert shown.endswith("<eve@evil.example>")
+        assert "…" in shown
+        assert subject.endswith("…")
