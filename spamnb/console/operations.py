@@ -573,7 +573,25 @@ def trainings(site: ConsoleSite, request: ApiRequest) -> ApiReply:
         wanted = _selection(model, request)
         found = journal(model, wanted, limit, request.values["cursor"] or None)
     next_ = found[-1]["event"] if len(found) == limit else None
-    return ApiReply({"events": found, "next": next_})
+    return ApiReply({"events": _named(site, request.caller, found), "next": next_})
+
+
+def _named(
+    site: ConsoleSite, caller: ApiCaller, events: list[dict[str, Any]]
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Events with the messages that they are about."""
+    return [one | _message_of(site, caller, one["digest"]) for one in events]
+
+
+def _message_of(site: ConsoleSite, caller: ApiCaller, digest: str) -> dict[str, str]:
+    """The newest verdict on a message that the caller may see, and its subject."""
+    entries = site.history.find(digest=bytes.fromhex(digest))
+    rules = site.config.teaching
+    for entry in entries:
+        if not caller.user or delivered_to(entry, caller.user, rules):
+            subject = entry.notes.get("subject", "")
+            return {"signature": signature_text(entry.signature), "subject": subject}
+    return {"signature": "", "subject": ""}
 
 
 def _selection(model: Filter, request: ApiRequest) -> EventFilter:
@@ -594,6 +612,7 @@ def undo_plan(site: ConsoleSite, request: ApiRequest) -> ApiReply:
         plan = _plan(model, view, request)
         newest = (view.event(seq) for seq in plan.events[: request.values["limit"]])
         facts = [event_facts(view, event, model.labels) for event in newest if event]
+    facts = _named(site, request.caller, facts)
     found: dict[str, Any] = {"events": facts, "undoable": len(plan.events)}
     return ApiReply(
         found | {"superseded": len(plan.superseded), "last_event": max(plan.events, default=0)}
@@ -622,10 +641,15 @@ def _plan(model: Filter, view: ReadView, request: ApiRequest) -> UndoPlan:
     return undoable(view, model.recipe, wanted)
 
 
-def review_list(site: ConsoleSite, _: ApiRequest) -> ApiReply:
+def review_list(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     """List the feedback that waits for review, oldest first."""
     lines = site.ask("review", do="list").body.splitlines()
-    return ApiReply({"entries": list(map(json.loads, lines))})
+    entries = [json.loads(line) for line in lines]
+    for entry in entries:
+        found = _message_of(site, request.caller, entry["digest"])
+        entry["signature"] = found["signature"]
+        entry["subject"] = entry["subject"] or found["subject"]
+    return ApiReply({"entries": entries})
 
 
 def review_view(site: ConsoleSite, request: ApiRequest) -> ApiReply:

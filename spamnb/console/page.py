@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from spamnb.console.site import (
     MOST_ID,
@@ -57,11 +57,12 @@ from spamnb.console.site import (
 )
 from spamnb.console.table import OPERATIONS
 from spamnb.console.texts import TEXTS, text, word
-from spamnb.errors import RefError, SettingsError
+from spamnb.errors import PeerError, RefError, SettingsError, StoreError
 from spamnb.mail.envelope import domain_of, same_name
 from spamnb.mail.limits import visible
 from spamnb.operations.figures import Chart, ChartSize, ChartWords, draw
 from spamnb.operations.logins import SCOPES, FailedCodes, Login, LoginGuard, Passwords, step_of
+from spamnb.operations.status import model_facts, noted
 from spamnb.records.console import LoginSession, SessionStore
 from spamnb.telemetry import duration, iso, now_us
 
@@ -416,6 +417,21 @@ def ask_reply(site: ConsoleSite, caller: ApiCaller, name: str, /, **values: Any)
     return operation.run(site, ApiRequest(caller, checked))
 
 
+def status_or_fault(site: ConsoleSite, caller: ApiCaller) -> Mapping[str, Any]:
+    """Return the facts of `spamnb status`; if the learner gives none, what this process can read.
+
+    Such facts have `silent`, the sentence of the fault.
+    """
+    try:
+        found: Mapping[str, Any] = ask(site, caller, "status")
+    except (PeerError, StoreError) as error:
+        facts: dict[str, Any] = {"home": str(site.config.home), "model": None, "fault": ""}
+        with noted(facts), site.reading() as model:
+            facts["model"] = model_facts(site.config.home, model)
+        return facts | {"silent": str(error), "warnings": []}
+    return {**found, "silent": ""}
+
+
 def owned(
     site: ConsoleSite, visitor: Visitor, signature: str
 ) -> tuple[ApiCaller, dict[str, Any]]:  # fmt: skip
@@ -488,6 +504,10 @@ CONTENT_SECURITY_POLICY: Final = (
 _NEARLY: Final = 0.9999
 _UNSTORED: Final = re.compile(r"[0-9a-f]{16}")
 """the text of a clue if only its id is known"""
+_PAGE_OF: Final = {
+    "spamnb review list": ("/review", "review.title"),
+    "spamnb quarantine list": ("/quarantine", "quarantine.title"),
+}
 _UNITS: Final = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 
 
@@ -534,7 +554,7 @@ class Renderer:
             "bytes": size_text,
             "duration": duration,
             "number": number,
-            "sentence": sentence,
+            "sentence": linked_sentence,
             "is_through": is_through,
             "day": day,
         }
@@ -617,4 +637,15 @@ def number(value: float) -> str:
 def sentence(phrase: object) -> str:
     """Return the text of an error as a sentence."""
     found = str(phrase).strip()
-    return found[:1].upper() + found[1:] + ("" if found[-1:] in tuple(".?!:") else ".")
+    if found.partition(" ")[0].rstrip(",:").isalpha():  # not an address, a number or a name
+        found = found[:1].upper() + found[1:]
+    return found + ("" if found[-1:] in tuple(".?!:") else ".")
+
+
+def linked_sentence(phrase: object) -> Markup:
+    """Return a sentence in which the name of a command that has a page is a link to it."""
+    found = escape(_shown(sentence(phrase)))
+    for command, (path, title) in _PAGE_OF.items():
+        link = Markup('<a href="{}">{}</a>').format(path, text(title))
+        found = Markup(found.replace(f"`{command}`", link))  # noqa: S704 - both are escaped
+    return found

@@ -35,6 +35,7 @@ from spamnb.console.page import (
     ask,
     number,
     percent,
+    status_or_fault,
 )
 from spamnb.console.site import (
     FLAG,
@@ -201,8 +202,8 @@ def fleet(site: ConsoleSite, request: PageRequest) -> PageView:
 def status(site: ConsoleSite, request: PageRequest) -> PageView:
     """Show the facts of `spamnb status`."""
     (caller,) = request.visitor.callers()
-    found = ask(site, caller, "status")
-    counted, timed = _counters(found["counters"])
+    found = status_or_fault(site, caller)
+    counted, timed = _counters(found.get("counters", {}))
     threshold = threshold_text(found["model"]["threshold"]) if found.get("model") else ""
     return PageView(
         "status", {"found": found, "counted": counted, "timed": timed, "threshold": threshold}

@@ -16,7 +16,7 @@ from functools import partial
 from hmac import compare_digest
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
@@ -169,6 +169,14 @@ class AskedPage(NamedTuple):
     """the user that a proxy names"""
 
 
+class AfterLogin(NamedTuple):
+    """What a login leads to."""
+
+    path: str
+    form: str = ""
+    """a form that was sent without a session, URL-encoded"""
+
+
 class ConsoleUsers(NamedTuple):
     """Who sends requests: programs, and people with a session."""
 
@@ -278,55 +286,59 @@ class PagesApp:
 
     async def _log_in(self, request: Request) -> Response:
         source = self._admit(request)
-        after = dict(query_of(request)).get("next", "/")
         if proxied := self._proxied(request):
             enter = partial(self._visitors.log_in_by_proxy, proxied)
-            return await self._begin(request, "log in by proxy", proxied, _own_path(after), enter)
+            return await self._begin(request, "log in by proxy", proxied, enter)
         if request.method == "GET":
-            return self._login_page(after)
+            return self._login_page(_after(request))
         form = dict(await _form(request))
-        name = form.get("login", "")[:254]
+        name, after = form.get("login", "")[:254], _after(request, form)
         work = partial(self._visitors.log_in, name, form.get("password", "").encode(), source)
         try:
-            return await self._begin(request, "log in", name, _own_path(after), work)
+            return await self._begin(request, "log in", name, work, after)
         except ApiError as error:
             return self._login_page(after, name, error)
 
     async def _check_code(self, request: Request) -> Response:
         """Check the second factor of a login whose password was right."""
         source = self._admit(request)
-        after = dict(query_of(request)).get("next", "/")
         form = dict(await _form(request))
-        ticket = form.get("ticket", "")
+        ticket, after = form.get("ticket", ""), _after(request, form)
         work = partial(self._visitors.log_in_by_code, ticket, form.get("code", ""), source)
         try:
-            return await self._begin(request, "log in by code", "", _own_path(after), work)
+            return await self._begin(request, "log in by code", "", work, after)
         except ApiError as error:
             if error.status == HTTPStatus.GONE:
                 return self._login_page(after, "", error)
             return self._code_page(after, ticket, error)
 
-    def _code_page(self, after: str, ticket: str, error: ApiError | None = None) -> Response:
+    def _code_page(
+        self, after: AfterLogin, ticket: str, error: ApiError | None = None
+    ) -> Response:  # fmt: skip
         facts = {
             "visitor": None,
             "title": text("login.title"),
-            "action": f"{_CODE_PATH}?{urlencode({'next': _own_path(after)})}",
+            "action": f"{_CODE_PATH}?{urlencode({'next': after.path})}",
             "ticket": ticket,
             "error": error,
+            "wanted": after.form,
         }
         status = error.status if error else 200
         return HTMLResponse(self._renderer.page("login_code", facts), status)
 
-    def _login_page(self, after: str, name: str = "", error: ApiError | None = None) -> Response:
+    def _login_page(
+        self, after: AfterLogin, name: str = "", error: ApiError | None = None
+    ) -> Response:  # fmt: skip
         facts = {
             "visitor": None,
             "title": text("login.title"),
-            "action": f"{_LOGIN_PATH}?{urlencode({'next': _own_path(after)})}",
+            "action": f"{_LOGIN_PATH}?{urlencode({'next': after.path})}",
             "name": name,
             "error": error,
-            "needed": _own_path(after) != "/" and error is None,
+            "needed": after.path != "/" and error is None,
+            "wanted": after.form,
         }
-        status = error.status if error else 200
+        status = error.status if error else 401 if after.form else 200
         return HTMLResponse(self._renderer.page("login", facts), status)
 
     async def _open(self, request: Request) -> Response:
@@ -337,12 +349,18 @@ class PagesApp:
             return HTMLResponse(self._renderer.page("open", facts))
         await _form(request)
         work = partial(self._visitors.log_in_by_link, request.path_params["link"])
-        return await self._begin(request, "log in by link", "", "/", work)
+        return await self._begin(request, "log in by link", "", work)
 
     async def _begin(
-        self, request: Request, what: str, name: str, after: str, work: Callable[[], LoginStep]
+        self,
+        request: Request,
+        what: str,
+        name: str,
+        work: Callable[[], LoginStep],
+        after: AfterLogin | None = None,
     ) -> Response:
         """Log a user in with `work` and set the cookie, or ask for the second factor."""
+        after = after or _after(request)
         place: Place = "login"
         async with self._places.taken(place):
             try:
@@ -354,9 +372,21 @@ class PagesApp:
             return self._code_page(after, session)
         visitor = self._visitors.find(session, self._proxied(request))
         self._note(what, visitor.login if visitor else name, 200)
-        reply = _see(after)
+        reply = self._go_on(visitor, after) if visitor and after.form else _see(after.path)
         self._set_cookie(request, reply, session)
         return reply
+
+    def _go_on(self, visitor: Visitor, after: AfterLogin) -> Response:
+        """Offer to send again the form that was sent without a session."""
+        given = fields_of(after.form.encode(), _MOST_FIELDS)
+        facts = {
+            "visitor": None,
+            "title": text("go_on.title"),
+            "action": after.path,
+            "token": visitor.form_token(urlsplit(after.path).path),
+            "fields": [pair for pair in given if pair[0] != "token"],
+        }
+        return HTMLResponse(self._renderer.page("go_on", facts))
 
     async def _log_out(self, request: Request) -> Response:
         self._admit(request)
@@ -462,7 +492,7 @@ class PagesApp:
         """Return the reply; runs in a thread."""
         visitor = self._visitors.find(asked.session, asked.proxied)
         if visitor is None:
-            return _to_login(asked)
+            return self._to_login(asked)
         self._callers.spend(f"login {visitor.login}")
         if visitor.role not in page.roles:
             raise ApiError(404, text("error.no_page"))
@@ -483,6 +513,14 @@ class PagesApp:
             return Response(reply.data, reply.status, reply.headers, reply.media_type)
         html = self._rendered(page, visitor, asked, view, notices)
         return HTMLResponse(html, view.status if status == 200 else status)
+
+    def _to_login(self, asked: AskedPage) -> Response:
+        """Ask for a login; the form that needs it is offered again afterwards."""
+        query = [(name, value) for name, value in asked.values if value not in asked.path]
+        path = asked.path + (f"?{urlencode(query)}" if query else "")
+        if asked.form is None:
+            return _see(f"{_LOGIN_PATH}?next={quote(path, safe='')}")
+        return self._login_page(AfterLogin(path, urlencode(asked.form)))
 
     def _done(
         self, page: Page, act: Act | None, visitor: Visitor, asked: AskedPage
@@ -553,12 +591,8 @@ def _see(path: str) -> Response:
     return RedirectResponse(path, 303)
 
 
-def _to_login(asked: AskedPage) -> Response:
-    if asked.form is not None:
-        raise ApiError(401, text("login.needed"))
-    query = urlencode([(name, value) for name, value in asked.values if value not in asked.path])
-    after = asked.path + (f"?{query}" if query else "")
-    return _see(f"{_LOGIN_PATH}?next={quote(after, safe='')}")
+def _after(request: Request, form: Mapping[str, str] = _NOTHING) -> AfterLogin:
+    return AfterLogin(_own_path(dict(query_of(request)).get("next", "/")), form.get("wanted", ""))
 
 
 def _own_path(path: str) -> str:

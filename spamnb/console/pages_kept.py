@@ -46,7 +46,6 @@ from spamnb.console.site import (
 )
 from spamnb.console.texts import text
 from spamnb.errors import RefError, SpamnbError, UserError
-from spamnb.model.verdict import SIGNATURE
 from spamnb.telemetry import iso
 
 CURSOR: Final = Parameter("cursor", TEXT, "Where the page before ended.", "")
@@ -295,14 +294,8 @@ def view_review(site: ConsoleSite, request: PageRequest) -> PageView:
 
 def _entries(site: ConsoleSite, request: PageRequest) -> list[dict[str, Any]]:
     (caller,) = request.visitor.callers()
-    return [
-        one
-        | {
-            "time": iso(one["time_us"]),
-            "signature": next((ref for ref in one["refs"] if SIGNATURE.fullmatch(ref)), ""),
-        }
-        for one in ask(site, caller, "review")["entries"]
-    ]
+    entries = ask(site, caller, "review")["entries"]
+    return [one | {"time": iso(one["time_us"])} for one in entries]
 
 
 def _decide(do: str, site: ConsoleSite, request: PageRequest) -> list[Notice]:

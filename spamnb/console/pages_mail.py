@@ -33,6 +33,7 @@ from spamnb.console.page import (
     joined,
     owned,
     percent,
+    status_or_fault,
     undone,
 )
 from spamnb.console.site import (
@@ -215,7 +216,7 @@ def show_live(site: ConsoleSite, request: PageRequest) -> PageView:
         "decisions": DECISIONS,
         "listeners": sorted({listener, *(one["listener"] for one in outcomes)} - {""}),
         "flow": mail_flow(outcomes, time.time()),
-        "warnings": ask(site, caller, "status")["warnings"],
+        "status": status_or_fault(site, caller),
         "unknown": any(row["outcome"] is None for row in rows),
     }
     return PageView("live", facts)

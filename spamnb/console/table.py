@@ -118,7 +118,7 @@ _LISTED: Final = _object(
 _EVENT: Final = _object(
     event="integer", time="string", kind="string", user="string", channel="string",
     before="string?", after="string?", digest="string", message_id="string", undoes="integer?",
-    owner="string", in_force="string?", why="string",
+    owner="string", in_force="string?", why="string", subject="string", signature="string",
 )  # fmt: skip
 _SAID: Final = {"in_force": "string?", "why": "string", "given": "array"}
 _ANSWER: Final = _object(

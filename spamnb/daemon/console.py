@@ -64,6 +64,8 @@ WATCH_S = 5.0
 DIGEST_S = 60.0
 """interval of checks whether digests are due"""
 ASK_S = 10.0
+STATUS_S = 2.0
+"""the pages show what is on the disk if the learner does not answer within this time"""
 """how long a request waits for the learner"""
 _LAST_REQUESTS_S = 60.0
 """time for the last requests with old settings, before what these had opened is closed"""
@@ -211,7 +213,7 @@ class _ConsoleProcess(ChildRole):
         site.history.close()
 
     def _ask(self, op: str, body: bytes = b"", /, **fields: Any) -> AdminResponse:
-        with ControlClient(self._start.control, ASK_S) as client:
+        with ControlClient(self._start.control, STATUS_S if op == "status" else ASK_S) as client:
             return client.ask(op, body, **fields)
 
     def _apply_settings(

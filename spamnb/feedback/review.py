@@ -60,9 +60,10 @@ from spamnb.mail import headers, limits, mime
 from spamnb.mail import mime as attachments
 from spamnb.mail.charset import Text
 from spamnb.mail.envelope import LocalHosts
-from spamnb.mail.headers import shown_value
+from spamnb.mail.headers import shown_field, shown_value
 from spamnb.mail.message import bare_id, read
 from spamnb.maintenance.home_files import DAY_US, expiry_mark
+from spamnb.policy.headers import header_end
 from spamnb.policy.recipients import PersonNames, named_person
 from spamnb.policy.rulings import WORDS, Ruling, Word
 from spamnb.policy.senders import (
@@ -107,6 +108,8 @@ class ReviewItem:
     verdict: dict[str, object] = field(default_factory=dict)
     """the model's verdict: label, probability"""
     raw_bytes: int = 0
+    subject: str = ""
+    """of the message, if it was given"""
     name: str = ""
 
     def as_dict(self) -> dict[str, object]:
@@ -126,7 +129,8 @@ class ReviewQueue:
         """Queue a feedback; returns its name, or that of an equal entry already in the queue."""
         key = _key(entry, raw)
         mark = expiry_mark(self.folder.parent, log=self._log)
-        entry = replace(entry, time_us=entry.time_us + mark.behind_us)
+        subject = shown_field(raw[: max(header_end(raw[:_HEAD_BYTES]), 0)], b"subject")
+        entry = replace(entry, time_us=entry.time_us + mark.behind_us, subject=subject)
         with self._lock:
             self._expire(min(entry.time_us, mark.expires_us))
             names = self.names()

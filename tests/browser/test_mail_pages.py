@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from support.browser import DESK, PHONE, window
+from support.browser import DESK, PASSWORD, PHONE, window
 from support.cli import spamnb
 
 SUBJECTS = {
@@ -211,3 +211,36 @@ def test_a_user_page_is_for_all_people(site, browser):
                 assert opened.go(path).status == 200
                 assert opened.fits()
                 opened.accessible()
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["script", "no script"])
+def test_a_form_of_an_ended_session_is_sent_after_the_login(site, browser, script):
+    """The page asks for the login, and then offers what was asked; nothing was changed before."""
+    ref = site.deliver(f"ended {script}")
+    with window(browser, site.url, script=script) as opened:
+        opened.expected.append("401")
+        page = opened.log_in("root", f"/message/{ref}")
+        opened.context.clear_cookies()
+        page.get_by_role("button", name="It is spam").click()
+        page.get_by_label("Login or mail address").fill("root")
+        page.get_by_label("Password").fill("wrong")
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_text("The login or the password is wrong").wait_for()
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_text("nothing was changed").wait_for()
+        page.get_by_role("button", name="Go on").click()
+        page.locator("#notices").get_by_text("Taught as spam.").wait_for()
+        assert page.url.endswith(f"/message/{ref}")
+
+
+def test_trainings_are_named_by_the_message(site, browser):
+    """The subject of the message, with a link to its page."""
+    ref = site.deliver("named in the list")
+    with window(browser, site.url) as opened:
+        page = opened.log_in("root", f"/message/{ref}")
+        page.get_by_role("button", name="It is spam").click()
+        page.locator("#notices").get_by_text("Taught as spam.").wait_for()
+        opened.go("/trainings")
+        page.get_by_role("link", name="named in the list").first.click()
+        page.wait_for_url(f"**/message/{ref}")

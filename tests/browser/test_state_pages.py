@@ -1,6 +1,8 @@
 """Status, Settings and the undo of several trainings, on every screen."""
 
+import os
 import re
+import signal
 from contextlib import contextmanager
 
 import pytest
@@ -149,3 +151,23 @@ def test_an_auditor_sees_no_switches(site, browser):
         for path in ("/status", "/settings", "/trainings/undo?channel=api", "/trainings/users"):
             assert opened.go(path).status == 200
             assert page.locator("main form[method=post]").count() == 0
+
+
+def test_live_and_status_show_what_they_know_without_the_learner(site, browser):
+    """A red line says that the learner is silent; the messages and the model are still shown."""
+    site.deliver("before the silence")
+    told = spamnb(site.home, "--config", str(site.config), "status", "--json").json[0]
+    (learner,) = (one["pid"] for one in told["processes"] if one["role"] == "learner")
+    with seen(site, browser, "/live") as (opened, page):
+        page.get_by_role("link", name="before the silence").wait_for()
+        os.kill(learner, signal.SIGSTOP)
+        try:
+            opened.go("/live")
+            page.get_by_role("alert").get_by_text("The learner does not answer").wait_for()
+            assert page.get_by_role("link", name="before the silence").count() == 1
+            opened.go("/status")
+            page.get_by_role("alert").get_by_text("The learner does not answer").wait_for()
+            assert re.search(r"Taught as ham\s+[1-9]", page.inner_text("main"))
+        finally:
+            os.kill(learner, signal.SIGCONT)
+        until(lambda: opened.go("/status") and not page.get_by_role("alert").count(), "an answer")
