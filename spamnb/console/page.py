@@ -57,7 +57,7 @@ from spamnb.console.site import (
 )
 from spamnb.console.table import OPERATIONS
 from spamnb.console.texts import TEXTS, text, word
-from spamnb.errors import PeerError, RefError, SettingsError, StoreError
+from spamnb.errors import PeerError, RefError, SettingsError, StoreError, UserError
 from spamnb.mail.envelope import domain_of, same_name
 from spamnb.mail.limits import visible
 from spamnb.operations.figures import Chart, ChartSize, ChartWords, draw
@@ -393,6 +393,7 @@ def page_values(
 ) -> dict[str, Any]:
     """Return the checked values of a form or a query, without empty fields."""
     known = tuple(parameters)
+    by_name = {one.name: one for one in known}
     several = {one.name for one in known if one.type.schema["type"] == "array"}
     lists: dict[str, list[str]] = {}
     single = []
@@ -401,6 +402,18 @@ def page_values(
             lists.setdefault(name, []).append(value)
         elif value.strip():
             single.append((name, value))
+    found = {**dict(single), **lists}
+    for name, parameter in by_name.items():
+        label = TEXTS.get(f"field.{name}", name)
+        if parameter.required and name not in found:
+            said = text("error.choose") if name in several else text("error.missing", field=label)
+            raise UserError(said)
+        try:
+            parameter.type.take(found.get(name, parameter.default))
+        except (ValueError, TypeError, OverflowError) as error:
+            if name in found:
+                hint = text("error.allowed", allowed=parameter.type.allowed)
+                raise UserError(text("error.wrong", field=label), hint=hint) from error
     return read_parameters(known, [*single, *lists.items()])
 
 

@@ -190,7 +190,10 @@ def _cells(chart: Chart, index: int) -> Iterator[str]:
             yield number_text(value)
 
 
-CHANGED: Final = Parameter("changed", FLAG, "Only settings that differ from the default.", "")
+LISTED: Final = (
+    Parameter("changed", FLAG, "Only settings that differ from the default.", ""),
+    Parameter("q", TEXT, "Words of the name or of the meaning.", ""),
+)
 
 
 def fleet(site: ConsoleSite, request: PageRequest) -> PageView:
@@ -229,13 +232,19 @@ def settings(site: ConsoleSite, request: PageRequest) -> PageView:
     (caller,) = request.visitor.callers()
     found = ask(site, caller, "settings")
     changed = [one for one in found["settings"] if one["changed"]]
-    shown = changed if request.values["changed"] else found["settings"]
+    words = request.values["q"].casefold().split()
+    shown = [
+        one
+        for one in (changed if request.values["changed"] else found["settings"])
+        if all(word in f"{one['name']} {one['reason']}".casefold() for word in words)
+    ]
     sections = [
         (section, list(rows))
         for section, rows in groupby(shown, key=lambda one: one["name"].rpartition(".")[0])
     ]
     facts = {"file": found["file"], "sections": sections, "changed": len(changed)}
-    return PageView("settings", facts | {"only_changed": bool(request.values["changed"])})
+    facts |= {"only_changed": bool(request.values["changed"]), "q": request.values["q"]}
+    return PageView("settings", facts)
 
 
 def _bypass(site: ConsoleSite, request: PageRequest) -> list[Notice]:

@@ -64,7 +64,7 @@ from spamnb.console.site import (
     type_of_body,
 )
 from spamnb.console.texts import text
-from spamnb.errors import SpamnbError
+from spamnb.errors import SpamnbError, UserError
 from spamnb.telemetry import Log
 
 _SIGNATURE: Final = (Parameter("signature", TEXT, "The signature.", required=True),)
@@ -118,7 +118,7 @@ PAGES: Final[tuple[Page, ...]] = (
     Page("status", "/status", STAFF, pages_admin.status,
          acts={"bypass": pages_admin.BYPASS, "reload": pages_admin.RELOAD}, place="learner",
          in_menu=True),
-    Page("settings", "/settings", STAFF, pages_admin.settings, (pages_admin.CHANGED,),
+    Page("settings", "/settings", STAFF, pages_admin.settings, pages_admin.LISTED,
          place="quick", in_menu=True),
     Page("fleet", "/fleet", STAFF, pages_admin.fleet, place="learner", in_menu=True, of_fleet=True),
 )  # fmt: skip
@@ -500,8 +500,21 @@ class PagesApp:
         status = 200
         if asked.form is not None:
             notices, status = self._done(page, act, visitor, asked)
-        values = page_values(page.parameters, asked.values)
-        view = page.show(self._site, PageRequest(visitor, values, asked.path))
+        try:
+            values = page_values(page.parameters, asked.values)
+        except UserError as error:
+            notices.append(_refusal(error))
+            status = HTTPStatus.BAD_REQUEST
+            fixed = [pair for pair in asked.values if f"{{{pair[0]}}}" in page.path]
+            values = page_values(page.parameters, fixed)
+        try:
+            view = page.show(self._site, PageRequest(visitor, values, asked.path))
+        except SpamnbError as error:
+            if page.in_frame or page.noted == "id":
+                raise
+            problem = problem_of(error)
+            notices.append(_refusal(error))
+            view = PageView("empty", {}, problem.status)
         if page.noted and asked.form is None:
             self._note(page.name, visitor.login, view.status, {page.noted: values[page.noted]})
         if view.stream is not None:
@@ -539,9 +552,8 @@ class PagesApp:
             values = page_values(act.parameters, given)
             notices = act.run(self._site, PageRequest(visitor, values, asked.path))
         except SpamnbError as error:
-            problem = problem_of(error)
-            status = problem.status
-            notices = [Notice("error", problem.body["title"], problem.body["detail"])]
+            status = problem_of(error).status
+            notices = [_refusal(error)]
         self._note(f"{page.name} {dict(form)['do']}", visitor.login, status)
         return notices, status
 
@@ -573,6 +585,11 @@ class PagesApp:
             {"event": "console", "operation": operation, "caller": caller, "status": status}
             | dict(facts)
         )
+
+
+def _refusal(error: SpamnbError) -> Notice:
+    body = problem_of(error).body
+    return Notice("error", body["title"], body["detail"])
 
 
 async def _form(request: Request) -> Fields:

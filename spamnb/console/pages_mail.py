@@ -16,7 +16,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
@@ -107,12 +106,7 @@ def own_mail(site: ConsoleSite, request: PageRequest) -> PageView:
     found = ask(site, callers[address], "verdicts", limit=_ROWS, **asked_of(values))
     with site.reading() as model:
         labels = model.labels
-    by_day = [
-        (day, list(rows))
-        for day, rows in groupby(found["verdicts"], key=lambda one: one["time"][:10])
-    ]
     facts = _listed(request, found["verdicts"], found["next"], labels)
-    facts["days"] = [(day, list(rows)) for day, rows in by_day]
     return PageView("mail", facts | {"addresses": list(callers), "address": address})
 
 

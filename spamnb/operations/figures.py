@@ -52,7 +52,9 @@ SeriesKind = Literal["bar", "line", "band"]
 Unit = Literal["count", "percent", "per_mille", "ms"]
 Values = tuple[float | None, ...]
 
-_LEFT: Final = 52.0
+_MARGIN: Final = 10.0
+_CHAR: Final = 7.6
+"""width of a character of a label, 13 pixels high, at most"""
 _RIGHT: Final = 8.0
 _TOP: Final = 10.0
 _BOTTOM: Final = 26.0
@@ -133,13 +135,15 @@ class _Plane(NamedTuple):
     places: int
     top: float
     """the value at the upper edge"""
+    left: float
+    """where the axis is: right of its longest label"""
 
     @property
     def slot(self) -> float:
-        return (self.size.width - _LEFT - _RIGHT) / max(self.places, 1)
+        return (self.size.width - self.left - _RIGHT) / max(self.places, 1)
 
     def x(self, place: float) -> float:
-        return _LEFT + self.slot * place
+        return self.left + self.slot * place
 
     def y(self, value: float) -> float:
         height = self.size.height - _TOP - _BOTTOM
@@ -150,11 +154,14 @@ def draw(chart: Chart, words: ChartWords, size: ChartSize) -> str:
     """Return a chart as an SVG element."""
     step = _step(_highest(chart) / _TICKS)
     count = max(ceil(_highest(chart) / step - 1e-9), 1)
-    plane = _Plane(size, len(chart.places), step * count)
+    ticks = [step * number for number in range(count + 1)]
+    labels = [f"{number_text(tick)}{words.unit}" for tick in ticks]
+    left = _MARGIN + _CHAR * max(3, *map(len, labels))  # 3: half of a label below
+    plane = _Plane(size, len(chart.places), step * count, left)
     parts = [
         f'<svg class="chart {size.name}" viewBox="0 0 {size.width:g} {size.height:g}" role="img">',
         f"<title>{escape(words.title)}</title><desc>{escape(words.text)}</desc>",
-        *_axes(plane, [step * number for number in range(count + 1)], words),
+        *_axes(plane, zip(ticks, labels, strict=True), words),
         *_bars(chart, plane),
         *(
             part
@@ -190,13 +197,14 @@ def _step(least: float) -> float:
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
 
 
-def _axes(plane: _Plane, ticks: list[float], words: ChartWords) -> Iterator[str]:
+def _axes(
+    plane: _Plane, ticks: Iterable[tuple[float, str]], words: ChartWords
+) -> Iterator[str]:  # fmt: skip
     right, bottom = plane.size.width - _RIGHT, plane.size.height
-    for tick in ticks:
+    for tick, label in ticks:
         y = plane.y(tick)
-        yield f'<path class="grid" d="M{_LEFT:g} {y:.1f}H{right:g}"/>'
-        label = f"{number_text(tick)}{words.unit}"
-        yield f'<text class="up" x="{_LEFT - 6:g}" y="{y + 4:.1f}">{escape(label)}</text>'
+        yield f'<path class="grid" d="M{plane.left:g} {y:.1f}H{right:g}"/>'
+        yield f'<text class="up" x="{plane.left - 6:g}" y="{y + 4:.1f}">{escape(label)}</text>'
     every = ceil(plane.places / plane.size.labels) or 1
     for place in range(0, plane.places, every):
         x = plane.x(place + 0.5)
@@ -257,7 +265,7 @@ def _mark(chart: Chart, plane: _Plane) -> Iterator[str]:
     if chart.mark is not None:
         bottom = plane.size.height - _BOTTOM
         yield (
-            f'<path class="mark" d="M0 {_TOP:g}V{bottom:g}" data-left="{_LEFT:g}" '
+            f'<path class="mark" d="M0 {_TOP:g}V{bottom:g}" data-left="{plane.left:g}" '
             f'data-slot="{plane.slot:.3f}" transform="translate({plane.x(chart.mark):.1f} 0)"/>'
         )
 

@@ -12,6 +12,13 @@ LOOKS = {
 }
 
 
+_CUT = """() => [...document.querySelectorAll("svg.chart text")]
+  .filter((one) => one.getBoundingClientRect().width
+    && one.getBoundingClientRect().left < one.closest("svg").getBoundingClientRect().left)
+  .map((one) => one.textContent)"""
+"""texts of charts that begin left of their picture"""
+
+
 @pytest.fixture(scope="module")
 def judged(site):
     """A site that has judged some mail, which the index has."""
@@ -36,6 +43,7 @@ def test_every_screen_shows_the_figures(judged, browser, look):
             shown = page.locator("svg.chart:visible").count()
             empty = page.locator("section.graph .empty:visible").count()
             assert shown + empty == (15 if "graphs" in path else 1)
+            assert page.evaluate(_CUT) == []
             if "graphs" in path:
                 assert "the daemon was started." in page.inner_text("#marks")
                 assert page.locator("svg.chart:visible .event").count() > 0

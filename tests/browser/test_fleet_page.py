@@ -52,7 +52,7 @@ def test_the_hosts_are_shown_with_their_numbers(site, browser):
     for options in ({}, {"dark": True}, {"size": PHONE}, {"script": False}):
         with window(browser, site.url, **options) as opened:
             page = opened.log_in("root", "/fleet")
-            page.get_by_role("link", name="Fleet").first.wait_for(state="attached")
+            page.locator("nav a", has_text="Fleet").wait_for(state="attached")
             rows = page.locator("tr[data-host]").all_inner_texts()
             assert ["mx1" in rows[0], "mx2" in rows[1], OTHER.fingerprint in rows[1]] == [True] * 3
             assert "This host follows the log." in page.inner_text("main")

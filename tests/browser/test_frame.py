@@ -79,3 +79,34 @@ def test_the_live_page_is_filtered_and_says_how_much_comes(site, browser):
         page.get_by_label("Listener").select_option("mx")
         page.get_by_role("button", name="Show only these").click()
         page.get_by_role("link", name="of this listener").wait_for()
+
+
+def test_a_phone_has_a_menu_and_targets_of_44_pixels(site, browser):
+    """The entries are hidden until the menu is opened; each button and entry is high enough."""
+    site.deliver("to be touched")
+    with window(browser, site.url, size={"width": 390, "height": 844}, script=False) as opened:
+        page = opened.log_in("alice", "/mail")
+        entry = page.get_by_role("navigation").get_by_role("link", name="Quarantine")
+        assert not entry.is_visible()
+        page.get_by_role("link", name="Menu").click()
+        targets = page.locator("main button:visible, main select:visible, nav a:visible").all()
+        assert len(targets) > 4
+        assert min(one.bounding_box()["height"] for one in targets) >= 44
+        entry.click()
+        page.wait_for_url("**/quarantine")
+
+
+def test_an_error_keeps_the_menu_and_the_form(site, browser):
+    """A wrong day is named above the search; nothing chosen is said in plain words."""
+    site.deliver("not chosen")
+    with window(browser, site.url) as opened:
+        opened.expected.append("400")
+        opened.expected.append("404")
+        page = opened.log_in("root", "/search?since=tomorrow")
+        page.get_by_text("“From day” is not valid").wait_for()
+        page.get_by_role("search").wait_for()
+        opened.go("/search")
+        page.get_by_role("button", name="It is ham").click()
+        page.get_by_text("Choose at least one message").wait_for()
+        opened.go("/message/s" + "a" * 26)
+        page.get_by_role("navigation").get_by_role("link", name="Live").wait_for()

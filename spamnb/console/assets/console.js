@@ -12,13 +12,11 @@ const all = (selector, within = document) => [...within.querySelectorAll(selecto
 
 const years = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 const days = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "numeric", minute: "2-digit" });
-const hours = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 
 function localise(within) {
   for (const time of all("time:not([title])", within)) {
     const at = new Date(time.dateTime);
-    const now = new Date();
-    const form = at.toDateString() === now.toDateString() ? hours : at.getFullYear() === now.getFullYear() ? days : years;
+    const form = at.getFullYear() === new Date().getFullYear() ? days : years;
     time.title = time.textContent;
     time.textContent = form.format(at);
   }
@@ -44,6 +42,7 @@ function put(page, selector) {
 
 document.addEventListener("submit", async (event) => {
   const form = event.target;
+  event.submitter?.setAttribute("aria-busy", "true");
   if (!form.matches("form[data-swap]")) return;
   event.preventDefault();
   const body = new URLSearchParams(new FormData(form, event.submitter));
@@ -56,6 +55,7 @@ document.addEventListener("submit", async (event) => {
     scrollTo(0, 0);
   } catch {
     all("button").forEach((button) => (button.disabled = false));
+    event.submitter?.removeAttribute("aria-busy");
     form.removeAttribute("data-swap");
     form.requestSubmit(event.submitter);
   }
