@@ -493,7 +493,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "field.message_id": "Message-ID",
     "field.signature": "Signature",
     # own mail
-    "mail.title": "My mail",
+    "mail.title": "All mail",
     "mail.help": "If a message was judged wrongly, choose it and say what it is. The filter learns "
     "from it.",
     "mail.caption": "Messages, the newest first",

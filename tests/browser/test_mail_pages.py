@@ -129,12 +129,14 @@ def test_a_key_counts_from_the_moment_the_list_of_keys_is_closed(site, browser):
 
 
 def test_a_user_sees_and_corrects_the_own_mail_alone(site, browser):
-    """My mail has what was delivered to the user; a message of another does not exist."""
+    """All mail has what was delivered to the user; a message of another does not exist."""
     mine, others = site.deliver("for alice"), site.deliver("for bob", to="bob@example.org")
     with window(browser, site.url, size=PHONE) as opened:
         opened.expected.append("404")
         page = opened.log_in("alice")
-        assert page.url.endswith("/mail")
+        assert page.url.endswith("/quarantine")
+        page.get_by_role("link", name="Menu").click()
+        page.get_by_role("link", name="All mail").click()
         searched(opened, "for alice")
         page.get_by_label("Choose “for alice”").check()
         page.get_by_role("button", name="Not junk").click()
@@ -202,7 +204,7 @@ def test_every_page_is_for_all_people_and_screens(site, browser, look):
 
 
 def test_a_user_page_is_for_all_people(site, browser):
-    """My mail, with mail and without, on a desk and on a phone."""
+    """All mail, with mail and without, on a desk and on a phone."""
     site.deliver("for alice")
     for size in (DESK, PHONE):
         with window(browser, site.url, size=size, dark=size is PHONE) as opened:
