@@ -506,6 +506,14 @@ class LearntNetwork(BeliefNetwork):
         """Steps of the EM algorithm until the tables were stable; 1 if no value is missing."""
         return self._estimated().steps
 
+    @property
+    def converged_(self) -> bool:
+        """Whether the tables were stable within `EM_STEPS`; else they are those of the last step.
+
+        A hidden variable that the cases hardly determine moves by less and less for ever.
+        """
+        return self._estimated().converged
+
     def _estimated(self) -> _Expected:
         if self._estimate is None:
             domain = self._domain()
@@ -574,6 +582,7 @@ class _Expected(NamedTuple):
 
     counts: dict[str, Floats]
     steps: int
+    converged: bool
 
 
 def _expectation_maximization(
@@ -604,8 +613,8 @@ def _expectation_maximization(
         likely = np.exp(logs - np.maximum.reduceat(logs, starts)[owner])
         previous, share = share, likely / np.add.reduceat(likely, starts)[owner]
         if np.abs(share - previous).max() < EM_TOLERANCE:
-            return _Expected(counts, step)
-    raise UserError(f"the tables are not stable after {EM_STEPS} steps", hint="use a larger alpha")
+            return _Expected(counts, step, converged=True)
+    return _Expected(counts, EM_STEPS, converged=False)
 
 
 def _completed(cases: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints]:

@@ -309,3 +309,15 @@ def test_a_search_that_means_nothing_is_refused(make, error):
     """The search needs complete cases of few variables."""
     with pytest.raises(UserError, match=error):
         make()
+
+
+def test_a_variable_that_the_cases_do_not_determine_is_no_error():
+    """The algorithm ends after its last step, and says that the tables still moved."""
+    structure = {"wet": ("rain", "season"), "rain": ("season",), "season": ()}
+    values = {"season": ("winter", "summer"), "rain": (0, 1), "wet": (0, 1)}
+    network = LearntNetwork(structure, values=values)
+    network.learn({"rain": 0, "wet": 0}, 4.0)
+    assert not network.converged_
+    assert network.counts_["season"].sum() == pytest.approx(4)
+    network.learn({"season": "winter", "rain": 0, "wet": 0}, 4.0)
+    assert network.converged_
