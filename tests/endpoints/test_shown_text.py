@@ -15,11 +15,13 @@ from support.waiting import LIMIT_S
 TURNED = re.compile("[\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
 SUBJECT = "=?utf-8?q?pay_2026=E2=80=AEfdp=2Eexe?="
 SHOWN_SUBJECT = "pay 2026<U+202E>fdp.exe"
+NAME = "=?utf-8?q?my=E2=80=AEknab?="
+SHOWN_NAME = "my<U+202E>knab"
 SENDER = "pay\u202elap@x.example"
 SHOWN_SENDER = "pay{U+202E}lap@x.example"
 FILE = "Content-Type: a/b\r\nContent-Disposition: attachment; filename*=utf-8''a%E2%80%AEfdp.exe"
 MAIL = (
-    f"From: {SUBJECT} <a@x.example>\r\nSubject: {SUBJECT}\r\nMessage-ID: <1@x.example>\r\n"
+    f"From: {NAME} <a@x.example>\r\nSubject: {SUBJECT}\r\nMessage-ID: <1@x.example>\r\n"
     f"MIME-Version: 1.0\r\n{FILE}\r\n\r\nMZ\r\n"
 )
 
@@ -55,12 +57,18 @@ def rig(tmp_path_factory):
     ],
 )
 def test_pages_show_the_logical_order(rig, login, path):
-    """No page contains the control character; subject and sender show it."""
+    """No page contains the control character; the subject and the name in From show it."""
     cookie = rig.log_in(login).cookie
     reply = rig.get(path.format(signature=rig.signature, id=rig.id), cookie)
     assert reply.status == 200
     assert not TURNED.search(reply.text)
     assert html.escape(SHOWN_SUBJECT) in reply.text
+    assert html.escape(SHOWN_NAME) in reply.text
+
+
+def test_the_page_of_a_message_shows_the_envelope(rig):
+    """The control character of the envelope's sender is visible there, too."""
+    reply = rig.get(f"/message/{rig.signature}", rig.log_in("root").cookie)
     assert html.escape(SHOWN_SENDER) in reply.text
 
 
