@@ -100,10 +100,10 @@ def spam_log_odds(z: Sequence[float], roles: tuple[Role, ...] = BINARY) -> float
 
 
 def _together(scores: list[float]) -> float:
-    """Return the score of several labels as one."""
-    if len(scores) < 2:
-        return scores[0] if scores else -inf
-    most = max(scores)
+    """Return the score of several labels as one; -inf if none of them has a message."""
+    most = max(scores, default=-inf)
+    if len(scores) < 2 or most == -inf:
+        return most
     return most + log(sum(exp(score - most) for score in scores))
 
 

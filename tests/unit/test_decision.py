@@ -132,6 +132,13 @@ def test_every_label_plays_a_role():
     assert spam_log_odds([1.0, 3.5], roles_of(("work", "home"))) == -inf
 
 
+def test_a_site_of_three_labels_that_has_taught_only_one():
+    """Labels without a message add up to none, and do not turn the score into NaN."""
+    roles = roles_of(("ham", "spam", "list"))
+    assert spam_log_odds([-inf, -3.0, -inf], roles) == inf
+    assert spam_log_odds([-3.0, -inf, -inf], roles) == -inf
+
+
 @given(TABLES, st.lists(st.floats()))
 def test_decisions_on_a_batch_equal_single_decisions(drawn, odds):
     """The vectorised decision is the same as each alone, infinite scores included."""
