@@ -47,7 +47,9 @@ def enter(rig, login, **more):
     return reply.cookie
 
 
-@pytest.mark.parametrize(("login", "own"), [("root", "/live"), ("carol@example.org", "/quarantine")])
+@pytest.mark.parametrize(
+    ("login", "own"), [("root", "/live"), ("carol@example.org", "/quarantine")]
+)
 def test_a_proxy_names_the_user(rig, login, own):
     """Without a password, also a user without a line in the password file."""
     cookie = enter(rig, login)
