@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import socket
+import time
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -65,13 +66,15 @@ class Api:
     """A client of one address, with a token or without.
 
     Each request comes from another address of the loopback network unless `source` is given,
-    because rates are limited by address.
+    because rates are limited by address. A request beyond the rate of the token is sent again, when
+    the reply says, unless `again` is false.
     """
 
     _sources = count(1)
 
-    def __init__(self, address, token="", uid=None, source="", **headers):
+    def __init__(self, address, token="", uid=None, source="", *, again=True, **headers):
         self.address, self.headers, self.uid, self.source = address, headers, uid, source
+        self.again = again
         if token:
             self.headers["Authorization"] = f"Bearer {token}"
 
@@ -96,6 +99,14 @@ class Api:
             headers.setdefault("Content-Type", kind)
         target = path if path.startswith("/api") else API + path
         target += f"?{urlencode(query)}" if query else ""
+        end = time.monotonic() + LIMIT_S
+        reply = self._sent(method, target, body, headers)
+        while reply.status == 429 and self.again and time.monotonic() < end:
+            time.sleep(float(reply.headers["retry-after"]))
+            reply = self._sent(method, target, body, headers)
+        return reply
+
+    def _sent(self, method, target, body, headers):
         connection = self.connection()
         try:
             connection.request(method, target, body, headers)
@@ -114,7 +125,7 @@ class Api:
 
         def come():
             reply = self.get("/verdicts", **query)
-            assert reply.status in (200, 429), reply
+            assert reply.status == 200, reply
             rows = reply.body.get("verdicts", ())
             return rows if len(rows) >= count else None
 
