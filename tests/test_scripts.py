@@ -57,6 +57,7 @@ SHORT = {
     "bench/memory": (["--messages", "2000"], "RssAnon, all processes", (0,)),
     "bench/mixed": (["--cases", "2000", "--rounds", "1"], "of scikit-learn's together", (0,)),
     "bench/persons": (["--persons", "20", "--labels", "1"], "1000 recipients", (0,)),
+    "bench/evasion": (["--most", "2"], "all first", (0,)),
     "bench/path_length": ([], "correction ", (0,)),
     "bench/prior": (["--short"], "prior of the other half", (0,)),
     "bench/speed": (["--short"], "score one.eml", (0,)),

@@ -76,8 +76,8 @@ from spamnb.errors import BugError, CorpusError, StoreError
 from spamnb.fleet.outbox import OutboxReader
 from spamnb.mail.envelope import LocalHosts
 from spamnb.model.costs import Costs
-from spamnb.model.events import Ids, Recipe
-from spamnb.model.features import Features, Words
+from spamnb.model.events import Blocks, Ids, Recipe
+from spamnb.model.features import Features, Words, several
 from spamnb.model.verdict import Clue, Verdict
 from spamnb.policy.rulings import Ruling
 from spamnb.policy.senders import ListOwner, SenderList, evidence_of, ruling_of
@@ -104,15 +104,16 @@ class PackedBatch(NamedTuple):
     sizes: NDArray[np.int32]
     """[messages * groups] number of rows of each group of each message"""
     times: NDArray[np.uint32] | None
+    blocks: Blocks | None
     words: Words | None
 
 
 class Packer:
     """Packs the batches of one worker."""
 
-    def __init__(self, *, vocabulary: bool, occurrences: bool) -> None:
-        self._sent = np.zeros(_SENT_SLOTS if vocabulary else 0, np.uint64)
-        self._occurrences = occurrences
+    def __init__(self, recipe: Recipe) -> None:
+        self._sent = np.zeros(_SENT_SLOTS if recipe.vocabulary else 0, np.uint64)
+        self._recipe = recipe
 
     def pack(self, names: list[MessageName | Unreadable], features: Features) -> PackedBatch:
         """Return what the parent needs of this batch."""
@@ -121,7 +122,8 @@ class Packer:
             features.ids,
             features.rows.astype(np.int32),
             features.sizes.astype(np.int32),
-            features.times if self._occurrences else None,
+            features.times if self._recipe.occurrences else None,
+            features.blocks if self._recipe.kind == "corrected" else None,
             self._new_words(features) if len(self._sent) else None,
         )
 
@@ -145,6 +147,7 @@ def examples(
             found.append(name)
             continue
         bounds = [start, *ends[part : part + groups]]
+        blocks = None if packed.blocks is None else packed.blocks[start : bounds[-1]]
         found.append(
             Example(
                 name.digest,
@@ -153,6 +156,7 @@ def examples(
                 None if packed.times is None else packed.times[start : bounds[-1]],
                 words,
                 SharedIds(packed.ids, packed.rows[start : bounds[-1]]),
+                several(blocks),
             )
         )
         start, part = bounds[-1], part + groups
@@ -664,7 +668,7 @@ class _WorkerStart:
     def __call__(self) -> Callable[[bytes], PackedBatch]:
         documents = self.recipe.documents
         reader = MessageReader(self.recipe.key, self.local, documents=documents)
-        packer = Packer(vocabulary=self.recipe.vocabulary, occurrences=self.recipe.occurrences)
+        packer = Packer(self.recipe)
 
         def run(task: bytes) -> PackedBatch:
             spans: list[MessageSpan] = pickle.loads(task)  # noqa: S301 - from the parent process

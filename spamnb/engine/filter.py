@@ -349,6 +349,7 @@ class Filter:
                     decision=verdict.decision,
                     ids=features.by_group(index),
                     times=features.times_of(index) if self.recipe.occurrences else None,
+                    blocks=features.blocks_of(index) if self.recipe.kind == "corrected" else None,
                     notes=note | _threshold_note(verdict),
                 )
             )
@@ -470,7 +471,7 @@ class Filter:
             feature_batch.messages[0],
             feature_batch.features,
             0,
-            occurrences=self.recipe.occurrences,
+            self.recipe,
         )
 
     def label(self, name: str) -> int:

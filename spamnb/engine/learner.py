@@ -66,7 +66,15 @@ from spamnb.engine.planner import (
 )
 from spamnb.engine.receipt import Receipt
 from spamnb.engine.scoring import score_examples
-from spamnb.engine.values import BulkLoad, Learn, MergedWords, Source, TrainingRequest, WordSource
+from spamnb.engine.values import (
+    BulkLoad,
+    Example,
+    Learn,
+    MergedWords,
+    Source,
+    TrainingRequest,
+    WordSource,
+)
 from spamnb.errors import BugError, RefusedError
 from spamnb.model.correction import (
     FeatureHolders,
@@ -116,20 +124,19 @@ def message_for_person(
     if persons is None:
         raise BugError("an event of a person needs the corrections of persons")
     rows = training_rows.message_rows(plan.rows, plan.sizes)
-    shared = training_rows.predict(recipe, rows), maturity(training_rows.totals)
+    seen = training_rows.predict(recipe, rows, plan.example.blocks)
+    shared = seen, maturity(training_rows.totals)
     return personal_message(plan.person, plan.example.ids, shared, persons.of(plan.person))
 
 
-def scores_for_person(
-    recipe: Recipe, view: ReadView, ids: tuple[Ids, ...], person: int
-) -> list[float]:
+def scores_for_person(recipe: Recipe, view: ReadView, example: Example, person: int) -> list[float]:
     """Return the scores of a message for a person, by the model of a store."""
-    every = np.unique(np.concatenate(ids))
+    every = np.unique(np.concatenate(example.ids))
     training_rows = TrainingRows(view.totals(), every, view.gather(every))
-    shared = training_rows.predict(recipe, training_rows.find(ids))
+    seen = training_rows.predict(recipe, training_rows.find(example.ids), example.blocks)
     personal = PersonalRows(len(recipe.labels), view.personal).of(person)
-    message = personal_message(person, ids, (shared, maturity(training_rows.totals)), personal)
-    return message.predict().z
+    shared = seen, maturity(training_rows.totals)
+    return personal_message(person, example.ids, shared, personal).predict().z
 
 
 def with_personal_step(
@@ -625,30 +632,47 @@ class Learner:
         if plan.person:
             costs = plan.request.source.costs or self.costs
             return with_personal_step(self.recipe, costs, plan, training_rows, update)
-        recipe, message_rows = self.recipe, training_rows.message_rows(plan.rows, plan.sizes)
-        label = plan.after if plan.in_force is None else plan.in_force.label
-        seen = training_rows.predict(recipe, message_rows)
-        if recipe.kind != "corrected" or matches_label(seen.z, label, self.costs, self._roles):
+        if self.recipe.kind != "corrected":
             return update
+        label = plan.after if plan.in_force is None else plan.in_force.label
+        for rare in (True, False):
+            more = self._missing(plan, training_rows, label, rare=rare)
+            if more is None:
+                break
+            training_rows.apply_rehearsals(more)
+            update = update.plus(more)
+        return update
+
+    def _missing(
+        self, plan: PlannedEvent, training_rows: TrainingRows, label: int, *, rare: bool
+    ) -> Update | None:
+        """Return the steps that a label still lacks; None if the message is decided by it.
+
+        Steps on rare features may miss the passage that decides. Steps on the message's own
+        feature count for every passage.
+        """
+        recipe, message_rows = self.recipe, training_rows.message_rows(plan.rows, plan.sizes)
+        seen = training_rows.predict(recipe, message_rows, plan.example.blocks)
+        if matches_label(seen.z, label, self.costs, self._roles):
+            return None
         margin = joint_lead(self._margins[self._roles[label]], maturity(training_rows.totals))
-        nats = missing_nats(seen.joint, label, margin)
+        nats = missing_nats(seen.judged, label, margin)
         counts = message_rows.cells[: len(recipe.labels)]
+        holders = counts.sum(axis=0)
         message = FeatureHolders(
             plan.example.ids,
-            counts.sum(axis=0),
+            holders if rare else np.full(len(holders), inf),
             correction_weights(training_rows.totals.messages, counts),
             digest_id(self._key, plan.example.digest),
         )
         rehearsals = correction_updates(recipe, message, label, nats)
-        more = self._no_update()._replace(rehearsals=rehearsals)
-        training_rows.apply_rehearsals(more)
-        return update.plus(more)
+        return self._no_update()._replace(rehearsals=rehearsals)
 
     def _is_doubted(self, view: ReadView, request: Learn) -> bool:
         """Return whether the stored model classifies a message otherwise than this label says."""
         example, source = request.example, request.source
         if source.person:
-            z = scores_for_person(self.recipe, view, example.ids, source.person)
+            z = scores_for_person(self.recipe, view, example, source.person)
         else:
             z = list(score_examples(self.recipe, self.costs, view, [example])[0].z)
         return not matches_label(z, request.label, source.costs or self.costs, self._roles)
@@ -725,6 +749,7 @@ class Learner:
             person=plan.person,
             owner=plan.owner,
             credit=plan.credit,
+            blocks=example.blocks,
         )
 
     def _no_update(self) -> Update:
@@ -740,7 +765,9 @@ class Learner:
             message = message_for_person(self.recipe, plan, training_rows)
             return softmax(message.predict().z)[at]
         if self.recipe.kind == "corrected":
-            return softmax(training_rows.predict(self.recipe, message_rows).z)[at]
+            return softmax(training_rows.predict(self.recipe, message_rows, plan.example.blocks).z)[
+                at
+            ]
         records = training_rows.records_of(message_rows)
         rows = np.arange(len(message_rows.rows))
         view = RowView(

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from spamnb.engine.planner import PendingJournal, own_key
 from spamnb.engine.receipt import Receipt
-from spamnb.engine.values import Example, Source
+from spamnb.engine.values import Example, Source, stored_example
 from spamnb.errors import RefError
 from spamnb.mail.message import bare_id
 from spamnb.model.events import NO_LABEL, Event
@@ -53,7 +53,7 @@ def find_example(store: Store, history: Verdicts | None, ref: str) -> Example:
             f"the features of message {ref} are no longer stored, only its digest",
             hint="give the message file instead of the reference",
         )
-    return Example(event.digest, event.message_id, event.ids, event.times)
+    return stored_example(event)
 
 
 def find_entry(store: Store, history: Verdicts | None, ref: str) -> HistoryEntry | None:
@@ -63,7 +63,7 @@ def find_entry(store: Store, history: Verdicts | None, ref: str) -> HistoryEntry
 
 def entry_example(entry: HistoryEntry) -> Example:
     """Return the message of a history entry."""
-    return Example(entry.digest, entry.message_id, entry.ids, entry.times)
+    return stored_example(entry)
 
 
 def find_digest(store: Store, history: Verdicts | None, ref: str) -> bytes:

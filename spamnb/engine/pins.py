@@ -14,8 +14,8 @@ from spamnb.engine.planner import PendingJournal
 from spamnb.model.correction import decision_margins, matches_label, missing_nats
 from spamnb.model.costs import Costs, roles_of
 from spamnb.model.events import label_key
-from spamnb.model.scoring import softmax
-from spamnb.model.verdict import Verdict, decide, sides, spam_log_odds
+from spamnb.model.scoring import softmax, spam_log_odds
+from spamnb.model.verdict import Verdict, decide, sides
 from spamnb.store.contract import Store
 
 

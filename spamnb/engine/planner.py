@@ -29,7 +29,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.engine.receipt import Receipt
-from spamnb.engine.values import BulkLoad, Example, Forget, Learn, Source, TrainingRequest, Undo
+from spamnb.engine.values import (
+    BulkLoad,
+    Example,
+    Forget,
+    Learn,
+    Source,
+    TrainingRequest,
+    Undo,
+    stored_example,
+)
 from spamnb.errors import RefError, RefusedError, SpamnbError
 from spamnb.mail.envelope import same_name
 from spamnb.model.events import NO_LABEL, UNVERIFIED, Event, EventKind, Ids, Recipe, label_key
@@ -448,7 +457,7 @@ def example_of(event: PlannedEvent | Event) -> Example:
     """Return the message of an event."""
     if isinstance(event, PlannedEvent):
         return event.example
-    return Example(event.digest, event.message_id, event.ids, event.times)
+    return stored_example(event)
 
 
 def _refused(request: TrainingRequest, error: SpamnbError) -> Receipt:

@@ -18,6 +18,7 @@ whatever the number of its persons. `with_costs` decides again for a recipient w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
@@ -34,8 +35,9 @@ from spamnb.mail.envelope import LocalHosts
 from spamnb.mail.limits import PARTLY
 from spamnb.mail.message import Message, read, read_document, text_of
 from spamnb.model.costs import Costs, Decision, OwnCosts, roles_of
-from spamnb.model.events import Ids, Recipe, Records, Totals
+from spamnb.model.events import Blocks, Ids, Recipe, Records, Totals
 from spamnb.model.features import Features, Key, distinct, extract, id_of
+from spamnb.model.passages import Passage
 from spamnb.model.persons import (
     CorrectionReader,
     PersonalMessage,
@@ -44,7 +46,15 @@ from spamnb.model.persons import (
     personal_shares,
     places_of,
 )
-from spamnb.model.scoring import RowView, maturity, predict, scores, shares, softmax
+from spamnb.model.scoring import (
+    RowView,
+    maturity,
+    predict,
+    scores,
+    shares,
+    softmax,
+    spam_log_odds,
+)
 from spamnb.model.smoothing import Floats
 from spamnb.model.tokens import (
     TokenLocation,
@@ -69,7 +79,6 @@ from spamnb.model.verdict import (
     plain,
     reason_of,
     sides,
-    spam_log_odds,
     stretch_factor,
 )
 from spamnb.store.contract import ReadView
@@ -88,7 +97,12 @@ class FeatureBatch(NamedTuple):
     def example(self, index: int) -> Example:
         """The digest, Message-ID and feature ids of one message."""
         message = self.messages[index]
-        return Example(message.digest, message.message_id, self.features.by_group(index))
+        return Example(
+            message.digest,
+            message.message_id,
+            self.features.by_group(index),
+            blocks=self.features.blocks_of(index),
+        )
 
 
 class MessageReader:
@@ -135,15 +149,16 @@ class MessageReader:
             yield self.feature_batch(pending)
 
 
-def example_of(message: Message, features: Features, index: int, *, occurrences: bool) -> Example:
+def example_of(message: Message, features: Features, index: int, recipe: Recipe) -> Example:
     """Return one message of a batch as the model sees it."""
     return Example(
         digest=message.digest,
         message_id=message.message_id,
         ids=features.by_group(index),
-        times=features.times_of(index) if occurrences else None,
+        times=features.times_of(index) if recipe.occurrences else None,
         words=features,
         shared_ids=SharedIds(features.ids, features.of(index)),
+        blocks=features.blocks_of(index) if recipe.kind == "corrected" else None,
     )
 
 
@@ -170,11 +185,13 @@ class _Rows(NamedTuple):
     ) -> Clues:
         """Return the strongest clues of one message; `count` None returns all."""
         found = self.strongest(index, for_against)
-        clues = [self.clue(word, row, nats) for row, nats in found.features[:count]]
+        clues = [self.clue(word, found, row, nats) for row, nats in found.features[:count]]
         return Clues(tuple(clues), found.bias, len(found.features))
 
-    def clue(self, word: WordOf, row: int, nats: float) -> Clue:
-        """Return the clue of a row."""
+    def clue(self, word: WordOf, found: _Shares, row: int, nats: float) -> Clue:
+        """Return the clue of a row, or that of the strongest passage."""
+        if row == PASSAGE_ROW:
+            return passage_clue([word(one) for one in found.passage], nats)
         return clue_of(word(row), nats, self.records.n[row], self.records.w[row])
 
     def strongest(self, index: int, for_against: tuple[int, int]) -> _Shares:
@@ -185,22 +202,62 @@ class _Rows(NamedTuple):
         records = _selected(self.records, rows)
         G = self.recipe.groups
         sizes = self.view.sizes[index * G : (index + 1) * G]
-        alone = RowView(np.arange(len(rows)), np.array([0, len(rows)]), sizes, times)
-        nats, bias = shares(self.recipe, self.totals, records, alone, for_against)
+        blocks = None if self.view.blocks is None else self.view.blocks[start:stop]
+        alone = RowView(np.arange(len(rows)), np.array([0, len(rows)]), sizes, times, blocks)
+        found = shares(self.recipe, self.totals, records, alone, for_against)
         (new,) = novelties(self.recipe, self.totals, records, alone)
         threshold = self.threshold + new.nats
-        factor = stretch_factor(float(nats.sum()) + bias, threshold)
-        nats, bias = nats * factor, bias * factor
-        order = np.argsort(-np.abs(nats), kind="stable")
-        return _Shares(list(zip(rows[order].tolist(), nats[order].tolist(), strict=True)), bias)
+        whole = float(found.entries.sum()) + found.bias + found.raise_
+        factor = stretch_factor(whole, threshold)
+        entries, nats = _strongest_first(found.entries * factor, found.raise_ * factor)
+        named = [PASSAGE_ROW if entry < 0 else int(rows[entry]) for entry in entries.tolist()]
+        words = rows[_words_of(found.passage, blocks, found.entries)] if found.raise_ else ()
+        return _Shares(
+            list(zip(named, nats.tolist(), strict=True)), found.bias * factor, list(words)
+        )
 
 
 class _Shares(NamedTuple):
     """What each feature of a message adds to its log-odds."""
 
     features: list[tuple[int, float]]
-    """row and nats"""
+    """row and nats; PASSAGE_ROW for what the strongest passage adds"""
     bias: float
+    passage: list[int]
+    """rows of the strongest words of that passage"""
+
+
+PASSAGE_ROW = -1
+PASSAGE_WORDS = 8
+"""The strongest words of a passage that its clue names."""
+_PASSAGE_FEATURES = 3 * PASSAGE_WORDS
+"""Its strongest features: the same word in capitals is another one."""
+
+
+def _strongest_first(nats: Floats, raise_: float) -> tuple[NDArray[np.intp], Floats]:
+    """Return the entries of a message and their nats; -1 is its strongest passage."""
+    entries = np.arange(len(nats))
+    if raise_:
+        entries, nats = np.append(entries, -1), np.append(nats, raise_)
+    order = np.argsort(-np.abs(nats), kind="stable")
+    return entries[order], nats[order]
+
+
+def _words_of(passage: Passage, blocks: Blocks | None, nats: Floats) -> NDArray[np.intp]:
+    """Return the entries of the strongest words of a passage."""
+    if blocks is None:
+        return np.zeros(0, np.intp)
+    inside = (blocks >= passage.first) & (blocks < passage.first + passage.blocks)
+    entries = inside.nonzero()[0]
+    return entries[np.argsort(-nats[entries], kind="stable")[:_PASSAGE_FEATURES]]
+
+
+def passage_clue(words: Sequence[tuple[TokenLocation, bytes]], nats: float) -> Clue:
+    """Return the clue of the strongest passage of a message: its strongest words, each once."""
+    read = [word for word in words if word[0] is TokenLocation.BODY] or words
+    texts = {text.casefold(): text for text in (text_shown(*word) for word in read)}
+    shown = " ".join(itertools.islice(texts.values(), PASSAGE_WORDS))
+    return Clue(location_shown(TokenLocation.PASSAGE), shown, nats)
 
 
 def clue_of(
@@ -233,7 +290,7 @@ def score_batches(
     ):
         features = feature_batch.features
         times = features.times if recipe.occurrences else None
-        view = RowView(features.rows, features.offsets, features.sizes, times)
+        view = RowView(features.rows, features.offsets, features.sizes, times, features.blocks)
         partly = frozenset(i for i, m in enumerate(feature_batch.messages) if PARTLY in m.oddities)
         rows = _Rows(recipe, totals, records, view, features.word, partly, threshold)
         names = [(message.digest, message.message_id) for message in feature_batch.messages]
@@ -302,19 +359,22 @@ def score_without(  # noqa: PLR0913, PLR0917 - model, message, threshold
     rows = rows._replace(threshold=threshold)
     (verdict,) = _verdicts(rows, costs, [(example.digest, example.message_id)])
     assert rows.word is not None, "it is explained"
-    found = rows.strongest(0, sides(recipe.labels, verdict.z)).features[:count]
+    strongest = rows.strongest(0, sides(recipe.labels, verdict.z))
+    found = [(row, nats) for row, nats in strongest.features if row != PASSAGE_ROW][:count]
     others = [lacking(example, ids[row]) for row, _ in found]
     verdicts = score_examples(recipe, costs, snapshot, others, threshold=threshold)
-    clues = [rows.clue(rows.word, row, nats) for row, nats in found]
+    clues = [rows.clue(rows.word, strongest, row, nats) for row, nats in found]
     return list(zip(clues, verdicts, strict=True))
 
 
 def lacking(example: Example, id_: np.uint64) -> Example:
     """Return a message without one feature."""
     kept = [part != id_ for part in example.ids]
-    times = None if example.times is None else example.times[np.concatenate(kept)]
+    every = np.concatenate(kept)
+    times = None if example.times is None else example.times[every]
+    blocks = None if example.blocks is None else example.blocks[every]
     ids = tuple(part[keep] for part, keep in zip(example.ids, kept, strict=True))
-    return example._replace(ids=ids, times=times)
+    return example._replace(ids=ids, times=times, blocks=blocks)
 
 
 def _rows_of(
@@ -331,10 +391,21 @@ def _rows_of(
         np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
         np.array([len(part) for part in flat], np.int64),
         np.concatenate(times) if times and recipe.occurrences else None,
+        _blocks(examples, sizes),
     )
     word = looked_up(snapshot, ids) if explained else None
     partly = _partly(recipe, ids, view)
     return _Rows(recipe, snapshot.totals(), snapshot.gather(ids), view, word, partly), ids
+
+
+def _blocks(examples: Sequence[Example], sizes: Sequence[int]) -> Blocks | None:
+    """Return the blocks of some messages; those of a message with a single one are 0."""
+    if all(example.blocks is None for example in examples):
+        return None
+    return np.concatenate([
+        np.zeros(size, np.uint8) if example.blocks is None else example.blocks
+        for example, size in zip(examples, sizes, strict=True)
+    ])  # fmt: skip
 
 
 def looked_up(snapshot: ReadView, ids: Ids) -> WordOf:
@@ -464,7 +535,8 @@ def personal_verdicts(  # noqa: PLR0913 - model, message, persons
     records, totals = view.gather(ids), view.totals()
     cells = np.concatenate((records.n.T, records.w.T), dtype=np.float64).take(rows, axis=1)
     sizes = tuple(len(part) for part in example.ids)
-    shared = predict(recipe, totals, cells, sizes), maturity(totals)
+    seen = predict(recipe, totals, cells, sizes, example.blocks)
+    shared = seen, maturity(totals)
     word = looked_up(view, ids) if explained else None
     verdicts: dict[int, Verdict] = {}
     every_person, reader = chain([first], found), CorrectionReader(len(recipe.labels))
@@ -478,7 +550,7 @@ def personal_verdicts(  # noqa: PLR0913 - model, message, persons
             continue
         for (person, filled), own in zip(some, places, strict=True):
             message = PersonalMessage(*shared, sizes, own, filled.spread())
-            parts = _Parts(recipe, totals, cells, message, word, rows)
+            parts = _Parts(recipe, totals, cells, message, word, rows, example.blocks)
             verdicts[person] = _explained(verdicts[person], parts)
     return verdicts
 
@@ -511,13 +583,13 @@ def personal_without(
         return None
     parts = mine._explain  # noqa: SLF001 - this module has made it
     assert isinstance(parts, _Parts), "it is explained"
-    features = np.concatenate(example.ids)[parts.order()[:count]]
-    others = [lacking(example, one) for one in features]
+    found = [(entry, nats) for entry, nats in parts.strongest() if entry >= 0][:count]
+    ids = np.concatenate(example.ids)
+    others = [lacking(example, ids[entry]) for entry, _ in found]
     shared = score_examples(recipe, costs, view, others, threshold=threshold)
-    verdicts = map(judged, others, shared)
     return [
-        (clue, verdict)
-        for clue, verdict in zip(mine.clues(count), verdicts, strict=True)
+        (parts.clue(entry, nats), verdict)
+        for (entry, nats), verdict in zip(found, map(judged, others, shared), strict=True)
         if verdict
     ]
 
@@ -532,33 +604,37 @@ class _Parts:
     message: PersonalMessage
     word: WordOf
     rows: NDArray[np.intp]
+    blocks: Blocks | None
     for_against: tuple[int, int] = (0, 0)
     threshold: float = SHIPPED
 
     def __call__(self, count: int | None) -> Clues:
-        shares = self._shares()
-        nats = shares.shared + shares.personal
-        order = self.order()[:count].tolist()
-        return Clues(
-            tuple(self._clue(entry, float(nats[entry])) for entry in order),
-            shares.bias,
-            len(nats),
-        )
+        found = self.strongest()
+        clues = tuple(self.clue(entry, nats) for entry, nats in found[:count])
+        return Clues(clues, self._shares().bias * self._factor(), len(found))
 
-    def order(self) -> NDArray[np.intp]:
-        """Return the entries of the message, the strongest first."""
-        shares = self._shares()
-        return np.argsort(-np.abs(shares.shared + shares.personal), kind="stable")
+    def strongest(self) -> list[tuple[int, float]]:
+        """Return the entries of the message and their nats; -1 is its strongest passage."""
+        found, factor = self._shares(), self._factor()
+        entries, nats = _strongest_first(
+            (found.shared + found.personal) * factor, found.raise_ * factor
+        )
+        return list(zip(entries.tolist(), nats.tolist(), strict=True))
 
     def _shares(self) -> PersonalShares:
-        found = personal_shares(
-            self.recipe, self.totals, self.cells, self.message, self.for_against
-        )
-        whole = float(found.shared.sum() + found.personal.sum()) + found.bias
-        factor = stretch_factor(whole, self.threshold)
-        return PersonalShares(found.shared * factor, found.personal * factor, found.bias * factor)
+        return personal_shares(self.recipe, self.totals, self.cells, self.message, self.for_against)
 
-    def _clue(self, entry: int, nats: float) -> Clue:
+    def _factor(self) -> float:
+        found = self._shares()
+        whole = float(found.shared.sum() + found.personal.sum()) + found.bias + found.raise_
+        return stretch_factor(whole, self.threshold)
+
+    def clue(self, entry: int, nats: float) -> Clue:
+        """Return the clue of an entry, or that of the strongest passage."""
+        if entry < 0:
+            found = self._shares()
+            words = _words_of(found.passage, self.blocks, found.shared + found.personal)
+            return passage_clue([self.word(int(self.rows[one])) for one in words], nats)
         counts, corrections = np.split(self.cells[:, entry], 2)
         return clue_of(self.word(int(self.rows[entry])), nats, counts, corrections)
 

@@ -56,8 +56,13 @@ class _ScoreRows(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _rows(secret: bytes, owner: str) -> _ScoreRows:
-    texts = [f"scores {owner} {part} {step}".encode() for part in _PARTS for step in range(BINS)]
+def _rows(secret: bytes, *owners: str) -> _ScoreRows:
+    texts = [
+        f"scores {owner} {part} {step}".encode()
+        for owner in owners
+        for part in _PARTS
+        for step in range(BINS)
+    ]
     ids = ids_of(Key(secret), [(TokenLocation.MARK, b"", text) for text in texts])
     by_id = ids.argsort()
     order = np.empty(len(ids), np.intp)
@@ -73,13 +78,16 @@ def has_threshold(recipe: Recipe) -> bool:
 
 def read_counts(view: ReadView, recipe: Recipe, owner: str = ALL) -> ScoreCounts:
     """Return the counts of one host, or of all together."""
-    rows = _rows(recipe.key, owner)
-    n = view.gather(rows.ids).n.take(rows.order, axis=0)
-    return _counts(n.reshape(len(_PARTS), BINS, 2))
+    return _counts(_numbers(view, recipe, owner))
+
+
+def _numbers(view: ReadView, recipe: Recipe, *owners: str) -> NDArray[np.uint32]:
+    rows = _rows(recipe.key, *owners)
+    return view.gather(rows.ids).n.take(rows.order, axis=0)
 
 
 def _counts(n: NDArray[np.integer[Any]]) -> ScoreCounts:
-    (ham, spam), (kept, filed) = (part.T.tolist() for part in n)
+    (ham, spam), (kept, filed) = (part.T.tolist() for part in n.reshape(len(_PARTS), BINS, 2))
     return ScoreCounts(*map(tuple, (ham, spam, kept, filed)))
 
 
@@ -94,16 +102,16 @@ def threshold_of(
         return SHIPPED
     taught = min(view.totals().messages.tolist())
     # Most models without taught messages have no counts either.
-    return (
-        site_threshold(
-            read_counts(view, recipe).plus(change),
-            taught,
-            one_in,
-            read_counts(view, recipe, TRAINED),
-        )
-        if taught
-        else SHIPPED
-    )
+    if not taught:
+        return SHIPPED
+    return _threshold(_numbers(view, recipe, ALL, TRAINED).tobytes(), change, taught, one_in)
+
+
+@lru_cache(maxsize=64)
+def _threshold(numbers: bytes, change: ScoreCounts, taught: int, one_in: int) -> float:
+    """The counts change once a day, and every message needs the threshold."""
+    counts, trained = map(_counts, np.split(np.frombuffer(numbers, np.uint32), 2))
+    return site_threshold(counts.plus(change), taught, one_in, trained)
 
 
 def scores_load(

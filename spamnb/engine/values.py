@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.model.costs import Costs
-from spamnb.model.events import BulkChange, Ids, merged_order
+from spamnb.model.events import Blocks, BulkChange, Ids, merged_order
 from spamnb.model.features import Words, join_pieces
 
 _NO_WORDS = Words(np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.uint8), b"")
@@ -75,6 +75,30 @@ class Example(NamedTuple):
     words: WordSource | None = None
     shared_ids: SharedIds | None = None
     """avoids sorting the ids of a batch a second time"""
+    blocks: Blocks | None = None
+    """None for a text of a single block"""
+
+
+class StoredMessage(Protocol):
+    """What the journal and the history keep of a message."""
+
+    @property
+    def digest(self) -> bytes: ...
+    @property
+    def message_id(self) -> str: ...
+    @property
+    def ids(self) -> tuple[Ids, ...]: ...
+    @property
+    def times(self) -> NDArray[np.uint32] | None: ...
+    @property
+    def blocks(self) -> Blocks | None: ...
+
+
+def stored_example(stored: StoredMessage, words: WordSource | None = None) -> Example:
+    """Return a stored message as the model sees it."""
+    return Example(
+        stored.digest, stored.message_id, stored.ids, stored.times, words, blocks=stored.blocks
+    )
 
 
 class Source(NamedTuple):

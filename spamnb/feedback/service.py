@@ -174,9 +174,9 @@ class FeedbackService:
         return self._of_person(source._replace(user=name, immediate=True), person)
 
     def _examples(self, raws: Sequence[bytes]) -> list[Example]:
-        times = self.model.recipe.occurrences
+        recipe = self.model.recipe
         return [
-            example_of(message, feature_batch.features, index, occurrences=times)
+            example_of(message, feature_batch.features, index, recipe)
             for feature_batch in self.model.reader.feature_batches(raws)
             for index, message in enumerate(feature_batch.messages)
         ]

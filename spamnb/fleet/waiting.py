@@ -49,6 +49,7 @@ from spamnb.engine.values import (
     Source,
     TrainingRequest,
     Undo,
+    stored_example,
 )
 from spamnb.errors import FleetError, LogAwayError, RefError, RefusedError, StoreError
 from spamnb.fleet.entries import MARK_BYTES, OWNERS, Place
@@ -317,6 +318,7 @@ def _correction(recipe: Recipe, request: TrainingRequest, mark: bytes) -> Waitin
         weight=source.weight,
         person=source.person,
         owner=0 if source.person else source.owner,
+        blocks=example.blocks,
     )
     words = _NO_WORDS
     if example.words is not None and recipe.vocabulary:
@@ -331,7 +333,7 @@ def _request(correction: WaitingCorrection) -> TrainingRequest:
     )
     if event.kind is EventKind.LEARN:
         words = MergedWords([correction.words])
-        example = Example(event.digest, event.message_id, event.ids, event.times, words)
+        example = stored_example(event, words)
         return Learn(example, event.after, source, event.time_us, again=correction.again)
     if event.kind is EventKind.FORGET:
         return Forget(event.digest, source, event.time_us)

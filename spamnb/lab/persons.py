@@ -153,7 +153,7 @@ class TaughtModel:
     def score(self, sample: Sample, person: int = 0) -> list[float]:
         """Return the scores of a message for a person; 0 has no corrections."""
         with self._store.read() as view:
-            return scores_for_person(self.recipe, view, sample.example.ids, person)
+            return scores_for_person(self.recipe, view, sample.example, person)
 
     def persons(self) -> list[int]:
         """Return the persons with corrections."""

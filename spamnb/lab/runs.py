@@ -298,10 +298,8 @@ def _samples(raws: Iterable[bytes], options: Options) -> Iterator[Sample]:
     reader = MessageReader(recipe.key, options.local, documents=recipe.documents)
     for feature_batch in reader.feature_batches(raws):
         for index, message in enumerate(feature_batch.messages):
-            made = example_of(
-                message, feature_batch.features, index, occurrences=recipe.occurrences
-            )
-            example = Example(made.digest, made.message_id, made.ids, made.times)
+            made = example_of(message, feature_batch.features, index, recipe)
+            example = made._replace(words=None, shared_ids=None)
             yield _sample(example, feature_batch.features, index)
 
 
@@ -309,7 +307,8 @@ def _sample(example: Example, features: Features, index: int) -> Sample:
     by_group = features.of(index)
     rows = np.sort(by_group)
     sizes = np.array([len(part) for part in example.ids])
-    view = RowView(rows.searchsorted(by_group), np.array([0, len(rows)]), sizes)
+    offsets = np.array([0, len(rows)])
+    view = RowView(rows.searchsorted(by_group), offsets, sizes, blocks=example.blocks)
     return Sample(example, features.ids[rows], view)
 
 

@@ -67,9 +67,9 @@ from spamnb.mail.envelope import domain_of
 from spamnb.mail.other_filters import OTHER_VERDICTS, FilterMark, OtherVerdict, mark_of_text
 from spamnb.model.costs import DECISIONS, Costs, Decision, roles_of
 from spamnb.model.events import NO_LABEL
-from spamnb.model.scoring import CONFIDENCE, most_lost, probabilities
+from spamnb.model.scoring import CONFIDENCE, most_lost, probabilities, spam_log_odds
 from spamnb.model.smoothing import Floats
-from spamnb.model.verdict import decide, signature_text, spam_log_odds
+from spamnb.model.verdict import decide, signature_text
 from spamnb.policy.actions import limit_while_untrained
 from spamnb.records.verdicts import HistoryEntry
 from spamnb.scan.shadow import AskedVerdict, read_asked

@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from spamnb.engine import planner
 from spamnb.engine.filter import Filter
 from spamnb.engine.planner import PendingJournal
-from spamnb.engine.values import Example
+from spamnb.engine.values import Example, stored_example
 from spamnb.mail.envelope import same_name
 from spamnb.model.costs import Costs, roles_of
 from spamnb.model.events import (
@@ -63,9 +63,9 @@ from spamnb.model.events import (
     locate,
 )
 from spamnb.model.persons import PersonalRows, personal_message
-from spamnb.model.scoring import Prediction, RowView, maturity, scores
+from spamnb.model.scoring import Prediction, RowView, maturity, scores, spam_log_odds
 from spamnb.model.training_rows import TrainingRows
-from spamnb.model.verdict import decide_stretched, sides, spam_log_odds, stretched
+from spamnb.model.verdict import decide_stretched, sides, stretched
 from spamnb.store.contract import ReadView
 from spamnb.store.journal import event_ids
 from spamnb.telemetry import iso
@@ -217,7 +217,7 @@ class LeaveOneOut:
     def _z(self, training_rows: TrainingRows) -> np.ndarray:
         lines = training_rows.find(self.example.ids)
         if self.narrow:
-            shared = training_rows.predict(self.recipe, lines)
+            shared = training_rows.predict(self.recipe, lines, self.example.blocks)
             return np.array(self._personal(shared, training_rows.totals).z)
         rows = np.arange(len(lines.rows))
         times = self.example.times if self.recipe.occurrences else None
@@ -270,6 +270,7 @@ def _narrowed(event: Event, ids: Ids) -> Event:
     return event._replace(
         ids=_common(event.ids, ids),
         times=None,
+        blocks=None,
         delta=event.delta._replace(rehearsals=rehearsals),
         bulk=_narrowed_bulk(event.bulk, ids) if event.bulk else None,
     )
@@ -354,8 +355,7 @@ def doubt_of(view: ReadView, recipe: Recipe, event: Event, trained: Event) -> Do
 
     `event` is the message's newest event, `trained` the one that trained it.
     """
-    example = Example(event.digest, event.message_id, event.ids, event.times)
-    (z,) = LeaveOneOut(view, recipe, example).without([(event, trained)])
+    (z,) = LeaveOneOut(view, recipe, stored_example(event)).without([(event, trained)])
     likely = int(z.argmax())
     if likely == event.after:
         return None

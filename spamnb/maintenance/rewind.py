@@ -28,7 +28,15 @@ from spamnb.engine.event_filter import EventFilter, Takes, in_force, left_out, r
 from spamnb.engine.learner import Learner
 from spamnb.engine.planner import PendingJournal, PlannedEvent, Planner
 from spamnb.engine.receipt import Receipt
-from spamnb.engine.values import BulkLoad, Example, Forget, Learn, Source, TrainingRequest, Undo
+from spamnb.engine.values import (
+    BulkLoad,
+    Forget,
+    Learn,
+    Source,
+    TrainingRequest,
+    Undo,
+    stored_example,
+)
 from spamnb.errors import RefusedError, UserError
 from spamnb.model.costs import Costs
 from spamnb.model.events import NO_LABEL, Event, EventKind, Ids, Recipe
@@ -232,8 +240,9 @@ class _Requests:
             return BulkLoad(event.bulk, expire, source, time_us, self, scores=scores)
         if event.after == NO_LABEL:
             return Forget(event.digest, source, time_us)
-        example = Example(event.digest, event.message_id, event.ids, event.times, self)
-        return Learn(example, event.after, source, time_us, again=source.immediate)
+        return Learn(
+            stored_example(event, self), event.after, source, time_us, again=source.immediate
+        )
 
     def _source(self, event: Event) -> Source:
         costs = self.costs_of(event.user) if event.person else None

@@ -20,9 +20,9 @@ import numpy as np
 
 from spamnb.model.costs import Costs, Decision, Role, thresholds
 from spamnb.model.events import STEP_ONE, Ids, Recipe, RehearsalUpdate
-from spamnb.model.scoring import SHARE
+from spamnb.model.scoring import SHARE, spam_log_odds
 from spamnb.model.smoothing import Floats
-from spamnb.model.verdict import decide, spam_log_odds
+from spamnb.model.verdict import decide
 
 EXPECTED: dict[Role, tuple[Decision, ...]] = {
     "ham": ("deliver",),

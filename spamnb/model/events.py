@@ -29,6 +29,9 @@ from spamnb.errors import RefusedError
 
 Ids = NDArray[np.uint64]
 Ints = NDArray[np.int64]
+Blocks = NDArray[np.uint8]
+"""[m] for each feature of a message the block of its text in which it occurs first, from 1; 0 for a
+feature outside of the text"""
 
 STEP_ONE = 1 << 20
 """One nat of correction, in the store's unit."""
@@ -151,7 +154,7 @@ class Event(NamedTuple):
     `delta` is what this event adds; `net_update` is what the message contributes once it is applied
     (for a first learn both are the same value, for a forget `net_update` changes nothing).
     `previous` is the seq of the last event of the same message, 0 if there is none. `times` is set
-    only in models that count occurrences.
+    only in models that count occurrences, `blocks` only in corrected ones.
     """
 
     seq: int
@@ -181,6 +184,8 @@ class Event(NamedTuple):
     """the id of the user that the label belongs to; 0 for an administrator, and with a person"""
     credit: int = 0
     """how far the earlier labels of the owner were confirmed, when the event was made"""
+    blocks: Blocks | None = None
+    """None for a text of a single block"""
 
     @property
     def label_key(self) -> bytes:

@@ -46,7 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.model import events
-from spamnb.model.events import changes, constant, merged_order, order_of
+from spamnb.model.events import Blocks, changes, constant, merged_order, order_of
 from spamnb.model.tokens import ROUGH, SHAPES, WRITTEN, Field, TokenLocation, digest_field
 
 MIN_BYTES = 3
@@ -106,6 +106,8 @@ class Spans(NamedTuple):
     """the number of the text"""
     cut: slice
     """the words of which only the first bytes are left"""
+    places: I64
+    """where each piece begins in its own text"""
 
 
 def _edges(kind: NDArray[np.uint8]) -> tuple[I64, I64, I64]:
@@ -192,12 +194,13 @@ def spans_of(words: Sequence[bytes], lines: Sequence[bytes], coarse: Sequence[by
     capitals = _has_capitals(kind[: middle + 1], starts, ends)
     folded, long, shown = _by_size(size, capitals)
     taken = np.concatenate((folded, long, shown))
-    starts, ends = starts.take(taken), ends.take(taken)
+    starts, ends, owner = starts.take(taken), ends.take(taken), owner.take(taken)
+    places = starts - begins.take(owner)
     cut = slice(len(folded), len(folded) + len(long))
     ends[cut] = starts[cut] + CUT_BYTES
     starts[: cut.stop] += len(text)
     ends[: cut.stop] += len(text)
-    return Spans(b"".join((text, by_word.lower(), by_line)), starts, ends, owner.take(taken), cut)
+    return Spans(b"".join((text, by_word.lower(), by_line)), starts, ends, owner, cut, places)
 
 
 U64 = NDArray[np.uint64]
@@ -328,6 +331,9 @@ class Features:
     offsets: I64
     sizes: I64
     """[messages * groups] how many features each group of each message has"""
+    blocks: Blocks
+    """for each row, the number of the block of visible text in which the message has the feature
+    first; 0 for all that is not in the visible text"""
     _at: I64
     """where the words of each row begin, row after row"""
     _end: int
@@ -346,6 +352,10 @@ class Features:
     def times_of(self, message: int) -> NDArray[np.uint32]:
         """How often one message contains each of its features."""
         return self.times[self.offsets[message] : self.offsets[message + 1]]
+
+    def blocks_of(self, message: int) -> Blocks | None:
+        """The blocks of one message; None if its text is a single one."""
+        return several(self.blocks[self.offsets[message] : self.offsets[message + 1]])
 
     def of(self, message: int) -> I64:
         """The rows of one message."""
@@ -389,6 +399,7 @@ class Features:
             rows=(used.cumsum() - 1).take(rows),
             offsets=np.concatenate(([0], sizes.cumsum()[GROUPS - 1 :: GROUPS])),
             sizes=sizes,
+            blocks=self.blocks[kept],
             _at=times.cumsum() - times,
             _end=int(times.sum()),
             _sample=self._sample[used],
@@ -406,6 +417,11 @@ class Features:
         return self._words.texts(self.ids.take(rows), self._sample.take(rows))
 
 
+def several(blocks: Blocks | None) -> Blocks | None:
+    """The blocks of a message; None if its text is a single one."""
+    return blocks if blocks is not None and blocks.max(initial=0) > 1 else None
+
+
 @dataclass(slots=True)
 class _Words:
     """All words of a batch: their positions in the text, and their fields."""
@@ -416,6 +432,7 @@ class _Words:
     ends: I64
     field: I64
     cut: slice
+    places: I64
     fields: list[Field]
 
     def text(self, index: int) -> tuple[TokenLocation, bytes]:
@@ -564,6 +581,50 @@ def ids_of(key: Key, tokens: Sequence[Field]) -> U64:
     )
 
 
+BLOCK_BYTES = 256
+"""of visible text, some forty words"""
+MOST_BLOCKS = 127
+"""in a message: their numbers take a byte each in journal and history"""
+_IN_TEXT = frozenset((TokenLocation.BODY, TokenLocation.URL))
+"""What has a place in the text. With the links outside, a third of the spam below 3,000 words of
+others' mail is delivered: links of the good text count for every passage (docs/decisions/0079)."""
+
+
+def _blocks(words: _Words, messages: Sequence[list[Field]], by_cut: NDArray[np.intp]) -> Blocks:
+    """The block of each word of the visible text and of its links, from 1; 0 for all else.
+
+    The texts of a message follow one another, and each begins with a new block. Links have no place
+    in the text: they are spread over its blocks in their order.
+    """
+    blocks = np.zeros(len(words.field), np.uint8)
+    numbers: list[int] = []
+    lines: list[tuple[float, float]] = []
+    """of each text or its links: first block, and blocks for each byte"""
+    at = 0
+    for fields in messages:
+        end = last = 0
+        found = []
+        for number, (location, _, text) in enumerate(fields, at):
+            if location is TokenLocation.BODY:
+                last = -(-len(text) // BLOCK_BYTES)
+                end += last
+            if last and location in _IN_TEXT:
+                numbers.append(number)
+                found.append((end - last, last / (len(text) or 1)))
+        at += len(fields)
+        step = -(-end // MOST_BLOCKS)
+        lines += [(begin / step, rate / step) for begin, rate in found]
+    if not lines:
+        return blocks
+    of_field = np.full(at, -1)
+    of_field[numbers] = np.arange(len(numbers))
+    of_word = of_field.take(by_cut).take(words.field)
+    in_text = (of_word >= 0).nonzero()[0]
+    begin, rate = np.array(lines).T.take(of_word.take(in_text), axis=1)
+    blocks[in_text] = begin + words.places.take(in_text) * rate + 1
+    return blocks
+
+
 def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
     """The features of these messages. Memory: about 20 bytes for each byte of their text."""
     fields = list(itertools.chain.from_iterable(messages))
@@ -590,6 +651,7 @@ def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
     another[1:] |= slot[1:] != slot[:-1]
     at = another.nonzero()[0]
     sample = order.take(first)
+    blocks = _blocks(words, messages, by_cut).take(order.take(by_slot.take(at)))
     ends = slot.take(at).searchsorted(np.arange(2 * len(messages) + 1))
     return Features(
         ids=ids.take(first),
@@ -598,6 +660,7 @@ def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
         _at=at,
         _end=len(words.starts),
         sizes=ends[1:] - ends[:-1],
+        blocks=blocks,
         _sample=sample,
         _words=words,
     )

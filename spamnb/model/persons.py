@@ -48,14 +48,16 @@ from spamnb.errors import RefusedError
 from spamnb.model.correction import decision_margins, matches_label, missing_nats
 from spamnb.model.costs import Costs, roles_of
 from spamnb.model.events import STEP_ONE, Event, Ids, Ints, Recipe, Totals, Update
+from spamnb.model.passages import Passage
 from spamnb.model.scoring import (
     SHARE,
     Prediction,
     calibrated,
     cell_shares,
     correction_weights,
-    factor,
     joint_lead,
+    raised,
+    spam_log_odds,
     step,
     sums_by_group,
 )
@@ -179,7 +181,21 @@ def personal_prediction(
         root, changes = span**0.5 * STEP_ONE, (-sum(moved), *moved)
         experts.append([z + w / root for z, w in zip(expert, changes, strict=True)])
     joint = [SHARE * sum(line) for line in zip(*experts, strict=True)]
-    return Prediction(calibrated(joint, mature), joint, experts, shared.E, shared.spans)
+    passage = _passage_for(shared, joint)
+    judged = raised(joint, passage.lead, shared.roles)
+    return shared._replace(
+        z=calibrated(judged, mature), joint=joint, experts=experts, judged=judged, passage=passage
+    )
+
+
+def _passage_for(shared: Prediction, joint: Sequence[float]) -> Passage:
+    """The strongest passage for a person with these joint scores.
+
+    The person's corrections count for the passage as much as for the whole message, so that they
+    take effect at once.
+    """
+    moved = spam_log_odds(joint, shared.roles) - spam_log_odds(shared.joint, shared.roles)
+    return shared.passage._replace(lead=shared.passage.lead + moved)
 
 
 def personal_scores(
@@ -197,7 +213,10 @@ def personal_scores(
         moved = np.concatenate((-others.sum(axis=1, keepdims=True), others), axis=1)
         joint += np.array(expert) + moved / (span**0.5 * STEP_ONE)
     joint *= SHARE
-    return np.asarray(joint * [[factor(line, mature)] for line in joint.tolist()])
+    lines: Sequence[Sequence[float]] = joint.tolist()
+    if shared.passage.blocks:
+        lines = [raised(line, _passage_for(shared, line).lead, shared.roles) for line in lines]
+    return np.array([calibrated(line, mature) for line in lines])
 
 
 def personal_message(
@@ -214,13 +233,15 @@ def personal_message(
 
 
 class PersonalShares(NamedTuple):
-    """What makes a message's log-odds for one person; all entries and the bias sum to them."""
+    """What makes a message's log-odds for one person: the sum of everything here."""
 
     shared: Floats
     """[m] by feature: evidence and corrections of the shared model"""
     personal: Floats
     """[m] by feature: the person's corrections"""
     bias: float
+    raise_: float
+    passage: Passage
 
 
 def personal_shares(
@@ -238,9 +259,12 @@ def personal_shares(
     corrections = message.personal.at(message.places)
     n, w = np.split(cells, 2)
     mine = np.concatenate((n, w + corrections / correction_weights(totals.messages, n)))
-    entries, bias, unit = cell_shares(recipe, totals, mine, message.sizes, for_against)
+    seen = message.predict()
+    found, unit = cell_shares(recipe, totals, (mine, message.sizes), seen, for_against)
     personal = unit * (corrections[s] - corrections[h])
-    return PersonalShares(entries - personal, personal, bias)
+    return PersonalShares(
+        found.entries - personal, personal, found.bias, found.raise_, found.passage
+    )
 
 
 def personal_step(recipe: Recipe, costs: Costs, message: PersonalMessage, label: int) -> Ints:
@@ -253,7 +277,7 @@ def personal_step(recipe: Recipe, costs: Costs, message: PersonalMessage, label:
     if matches_label(seen.z, label, costs, roles):
         return steps
     margin = joint_lead(decision_margins(costs)[roles[label]], message.mature)
-    nats = missing_nats(seen.joint, label, margin)
+    nats = missing_nats(seen.judged, label, margin)
     return steps + _towards(label, len(roles), message.sizes, nats)
 
 

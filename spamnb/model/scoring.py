@@ -23,6 +23,10 @@ and all scores are multiplied by the same factor. The order of the labels does n
 two labels that of the messages does not either. This is a fixed function of the score and of N,
 continuous and rising with the lead: nothing is learnt or stored for it.
 
+Passages: in the text of a message with several blocks, each run of neighbouring blocks is scored as
+if it were the whole text (`passages`). The lead of spam in the strongest one raises j of the
+spam-like labels before the calibration (`raised`); the experts learn from j without it.
+
 Pure arithmetic on arrays; must not know stores, messages or words. Invariants: nothing is clipped,
 so scores never saturate; shares plus bias equal the log-odds; every stored change is an integer
 that was rounded once (`Update`), so that it can be reversed exactly. Fails with BugError only.
@@ -41,9 +45,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.errors import RefusedError
+from spamnb.errors import BugError, RefusedError
 from spamnb.model import bernoulli, multinomial
-from spamnb.model.events import BIAS_ONE, STEP_ONE, Recipe, Records, Totals, Update
+from spamnb.model.costs import BINARY, Role, roles_of
+from spamnb.model.events import (
+    BIAS_ONE,
+    STEP_ONE,
+    Blocks,
+    Recipe,
+    Records,
+    Totals,
+    Update,
+)
+from spamnb.model.passages import Passage, passages
 from spamnb.model.smoothing import Assumptions, Batch, ClassPair, Floats
 
 CONFIDENCE = 0.95
@@ -166,6 +180,8 @@ class RowView(NamedTuple):
     sizes: Rows
     """[messages * groups] how many rows each group of each message has"""
     times: NDArray[np.uint32] | None = None
+    blocks: Blocks | None = None
+    """of each row: the block of the text that has the feature first (`passages`)"""
 
 
 def group_temperatures(totals: Totals) -> list[float]:
@@ -212,10 +228,59 @@ def scores(recipe: Recipe, totals: Totals, records: Records, view: RowView) -> F
             model.joint_log_likelihood(_batch(view), records.n, totals, _assumptions(recipe))
         )
     values = _values(recipe, totals, records.n.T, records.w.T).take(view.rows, axis=1)
-    sizes = view.sizes.tolist()
-    mature = maturity(totals)
-    every = _score_messages(recipe, totals, values, sizes)
-    return np.array([calibrated(joint, mature) for joint, _, _, _ in every])
+    every = list(_score_messages(recipe, totals, values, view.sizes.tolist()))
+    strongest = _strongest(recipe, totals, values, view, every)
+    roles, mature = roles_of(recipe.labels), maturity(totals)
+    return np.array([
+        calibrated(raised(one.joint, passage.lead, roles), mature)
+        for one, passage in zip(every, strongest, strict=True)
+    ])  # fmt: skip
+
+
+FULL = 3.0
+"""Up from this lead, a message has the lead of its passage at the least (docs/decisions/0079)."""
+SLOPE = 3.0
+"""Nats that each one below FULL takes away: below 2, a passage makes no message spam. With 2, more
+ham is marked, and no more spam is filed (docs/decisions/0079)."""
+
+
+def raised(joint: Sequence[float], lead: float, roles: tuple[Role, ...]) -> Sequence[float]:
+    """Return the joint scores [K] of a message with the lead of its strongest passage.
+
+    A passage can only make a message more like spam: good text never excuses another one.
+    """
+    more = min(lead, FULL - SLOPE * (FULL - lead)) - spam_log_odds(joint, roles)
+    if not more > 0:
+        return joint
+    return [z + more if role == "spam" else z for z, role in zip(joint, roles, strict=True)]
+
+
+def _strongest(
+    recipe: Recipe, totals: Totals, values: Floats, view: RowView, every: Sequence[_Scored]
+) -> list[Passage]:
+    """Return the strongest passage of each message, from `_values` by row."""
+    roles = roles_of(recipe.labels)
+    if view.blocks is None or len(set(roles)) < 2 or view.blocks.max(initial=0) < 2:
+        return [Passage()] * len(every)
+    K = len(recipe.labels)
+    some = passages(values, view.blocks, view.sizes, recipe.groups)
+    span = np.maximum(np.minimum(some.sizes, KNOWN * some.sums[-1]), 1)
+    joint = some.sums[:K] * (group_temperatures(totals)[0] / span**recipe.kappa)
+    joint += some.sums[K:-1] / (np.sqrt(span) * STEP_ONE)
+    joint += (totals.bias[0] / BIAS_ONE)[:, None, None]
+    # Of the groups without text, a passage has the same as its message.
+    others = [[sum(z) for z in zip(*one.experts[1:], strict=True)] or [0.0] * K for one in every]
+    joint += np.array(others).T.take(some.owner, axis=1)[:, None]
+    return some.strongest(_leads(SHARE * joint, roles))
+
+
+def _leads(joint: Floats, roles: tuple[Role, ...]) -> Floats:
+    """`spam_log_odds` along the first axis of joint scores [K, ...]."""
+    if roles == BINARY:
+        return np.asarray(joint[1] - joint[0])
+    is_spam = np.array([role == "spam" for role in roles])
+    spam, ham = (np.logaddexp.reduce(joint[of], axis=0) for of in (is_spam, ~is_spam))
+    return np.asarray(spam - ham)
 
 
 def _values(
@@ -233,6 +298,17 @@ def _values(
     return np.concatenate((logs, corrections, known[None]), dtype=np.float64)
 
 
+class _Scored(NamedTuple):
+    joint: list[float]
+    """[K]"""
+    experts: list[list[float]]
+    """[G][K] z"""
+    E: list[list[float]]
+    """[G][K]"""
+    spans: list[float]
+    """[G]"""
+
+
 def _span(size: int, known: float) -> float:
     """Over how many features a group of this size is averaged."""
     return max(min(size, KNOWN * known), 1)
@@ -240,8 +316,8 @@ def _span(size: int, known: float) -> float:
 
 def _score_messages(
     recipe: Recipe, totals: Totals, values: Floats, sizes: Sequence[int]
-) -> Iterator[tuple[list[float], list[list[float]], list[list[float]], list[float]]]:
-    """For each message j [K], z [G][K] of its experts, E [G][K] and s [G], from `_values`.
+) -> Iterator[_Scored]:
+    """The scores of each message, from `_values`.
 
     Plain numbers: for two labels and two groups they take half the time of arrays; in a batch of 64
     messages, 2 us more for each.
@@ -260,51 +336,67 @@ def _score_messages(
             experts.append([
                 b + tau * e + w / root for b, e, w in zip(bias, E[-1], sums[K:], strict=False)
             ])  # fmt: skip
-        yield [SHARE * sum(line) for line in zip(*experts, strict=True)], experts, E, spans
+        joint = [SHARE * sum(line) for line in zip(*experts, strict=True)]
+        yield _Scored(joint, experts, E, spans)
+
+
+class Shares(NamedTuple):
+    """What makes up z[s] - z[h] of one message: the sum of everything here."""
+
+    entries: Floats
+    """of each feature"""
+    bias: float
+    raise_: float
+    """what the strongest passage adds"""
+    passage: Passage = Passage()
 
 
 def shares(
     recipe: Recipe, totals: Totals, records: Records, view: RowView, for_against: tuple[int, int]
-) -> tuple[Floats, float]:
-    """For one message: each entry's share of z[s] - z[h], and the bias; they sum to it.
-
-    The calibration of the message multiplies every share.
-    """
+) -> Shares:
+    """Split z[s] - z[h] of one message; its calibration multiplies every share."""
     s, h = for_against
     if recipe.kind != "corrected":
         model = _EVENT_MODELS[recipe.kind]
         entries, bias = model.shares(
             _batch(view), records.n, totals, _assumptions(recipe), ClassPair(s, h)
         )
-        return entries, float(bias[0])
+        return Shares(entries, float(bias[0]), 0.0)
     cells = np.concatenate((records.n[view.rows].T, records.w[view.rows].T), dtype=np.float64)
-    entries, bias, _ = cell_shares(recipe, totals, cells, view.sizes.tolist(), for_against)
-    return entries, bias
+    sizes = tuple(view.sizes.tolist())
+    seen = predict(recipe, totals, cells, sizes, view.blocks)
+    return cell_shares(recipe, totals, (cells, sizes), seen, for_against)[0]
 
 
 def cell_shares(
     recipe: Recipe,
     totals: Totals,
-    cells: Floats,
-    sizes: Sequence[int],
+    message: tuple[Floats, Sequence[int]],
+    seen: Prediction,
     for_against: tuple[int, int],
-) -> tuple[Floats, float, Floats]:
-    """The same as `shares` for the corrected model, from n and w [2K, m] by group.
+) -> tuple[Shares, Floats]:
+    """The same as `shares` for the corrected model, from n and w [2K, m] by group, and sizes.
 
     Also returns what one unit of a correction adds, for each entry.
     """
-    (s, h), K = for_against, len(recipe.labels)
+    (cells, sizes), (s, h), K = message, for_against, len(recipe.labels)
     slot = np.arange(recipe.groups).repeat(sizes)
     values = _values(recipe, totals, cells[:K], cells[K:])
-    joint, _, _, spans = next(_score_messages(recipe, totals, values, sizes))
-    share = SHARE * factor(joint, maturity(totals))
-    span = np.array(spans)
+    times = factor(seen.judged, maturity(totals))
+    span = np.array(seen.spans)
     tau = np.array(group_temperatures(totals))
     weighed = (tau / span**recipe.kappa)[slot] * (values[s] - values[h])
-    unit = share / np.sqrt(span)[slot] / STEP_ONE
+    unit = SHARE * times / np.sqrt(span)[slot] / STEP_ONE
     bias = totals.bias[:, s] - totals.bias[:, h]
-    corrected = unit * (values[K + s] - values[K + h])
-    return share * weighed + corrected, share * float(bias.sum()) / BIAS_ONE, unit
+    entries = SHARE * times * weighed + unit * (values[K + s] - values[K + h])
+    more = [after - before for after, before in zip(seen.judged, seen.joint, strict=True)]
+    found = Shares(
+        entries,
+        SHARE * times * float(bias.sum()) / BIAS_ONE,
+        times * (more[s] - more[h]),
+        seen.passage,
+    )
+    return found, unit
 
 
 def maturity(totals: Totals) -> float:
@@ -363,14 +455,32 @@ class Prediction(NamedTuple):
     """[G][K]"""
     spans: list[float]
     """[G] over how many features each group is averaged"""
+    judged: Sequence[float]
+    """[K] the joint score with the strongest passage, which z is made of"""
+    passage: Passage = Passage()
+    roles: tuple[Role, ...] = BINARY
 
 
-def predict(recipe: Recipe, totals: Totals, cells: Floats, sizes: tuple[int, ...]) -> Prediction:
-    """Score one message with the corrected model, from its rows by group: n and w, [2K, m]."""
+def predict(
+    recipe: Recipe,
+    totals: Totals,
+    cells: Floats,
+    sizes: tuple[int, ...],
+    blocks: Blocks | None = None,
+) -> Prediction:
+    """Score one message with the corrected model, from its rows by group: n and w, [2K, m].
+
+    Without the blocks of its features, the message has no passage.
+    """
     K = len(recipe.labels)
     values = _values(recipe, totals, cells[:K], cells[K:])
-    joint, experts, E, spans = next(_score_messages(recipe, totals, values, sizes))
-    return Prediction(calibrated(joint, maturity(totals)), joint, experts, E, spans)
+    one = next(_score_messages(recipe, totals, values, sizes))
+    m = cells.shape[1]
+    view = RowView(np.arange(m), np.array([0, m]), np.array(sizes), blocks=blocks)
+    (passage,) = _strongest(recipe, totals, values, view, [one])
+    roles = roles_of(recipe.labels)
+    judged = raised(one.joint, passage.lead, roles)
+    return Prediction(calibrated(judged, maturity(totals)), *one, judged, passage, roles)
 
 
 def softmax(z: list[float]) -> list[float]:
@@ -379,6 +489,25 @@ def softmax(z: list[float]) -> list[float]:
     grown = [exp(value - most) for value in z]
     whole = sum(grown)
     return [value / whole for value in grown]
+
+
+def spam_log_odds(z: Sequence[float], roles: tuple[Role, ...] = BINARY) -> float:
+    """Return the log-odds of all spam-like labels against all others; infinite without either."""
+    if len(z) != len(roles):
+        raise BugError(f"{len(z)} scores for {len(roles)} labels")
+    if roles == BINARY:
+        return z[1] - z[0]
+    spam, ham = (_together([v for v, of in zip(z, roles, strict=True) if of == role])
+                 for role in ("spam", "ham"))  # fmt: skip
+    return spam - ham
+
+
+def _together(scores: list[float]) -> float:
+    """Return the score of several labels as one; -inf if none of them has a message."""
+    most = max(scores, default=-inf)
+    if len(scores) < 2 or most == -inf:
+        return most
+    return most + log(sum(exp(score - most) for score in scores))
 
 
 def doubt(prediction: Prediction, label: int) -> float:

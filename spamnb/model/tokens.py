@@ -83,6 +83,7 @@ class TokenLocation(IntEnum):
     LINK_SHAPE = 30  # form of hosts and paths, which a campaign varies only in part: .0372
     STYLE = 31  # lines, quotes, capitals and signs of the text, in steps: .0372
     GREETING = 32  # first two words and last word: .0372
+    PASSAGE = 33  # no word, and never on disk: what the strongest passage adds to the score
 
 
 WRITTEN = frozenset(
@@ -857,6 +858,7 @@ NOT_STORED = "text not stored"
 _KINDS: dict[str, tuple[TokenLocation, ...]] = {
     "words": (TokenLocation.BODY, TokenLocation.SUBJECT, TokenLocation.WORD,
         TokenLocation.GREETING),
+    "strongest passage": (TokenLocation.PASSAGE,),
     "links": (TokenLocation.URL, TokenLocation.LINK_SHAPE),
     "sender and recipient": (TokenLocation.FROM, TokenLocation.REPLY, TokenLocation.TO,
         TokenLocation.FROM_SHAPE, TokenLocation.SENDER, TokenLocation.ADDRESS_PART),

@@ -30,6 +30,7 @@ from spamnb.errors import BugError, RefusedError, StoreDamagedError
 from spamnb.model.bernoulli import histogram_moved
 from spamnb.model.events import (
     NO_LABEL,
+    Blocks,
     BulkChange,
     Event,
     Ids,
@@ -92,7 +93,7 @@ class TrainingRows:
         self._growing: tuple[_GrowingArray, _GrowingArray, _GrowingArray] | None = None
         self._K = records.n.shape[1]
         self._keeps_histogram = len(totals.histogram) > 0
-        self._prediction: tuple[MessageRows, Prediction] | None = None
+        self._prediction: tuple[MessageRows, Blocks | None, Prediction] | None = None
         """the last prediction, until anything changes: each step asks for it twice"""
 
     def add_rows(self, ids: Ids, gather: Callable[[Ids], Records]) -> Rows:
@@ -160,11 +161,15 @@ class TrainingRows:
         n, w = message.cells[: self._K], message.cells[self._K :]
         return Records(n.T.astype(np.uint32), w.T.astype(np.int32), self.day[message.rows])
 
-    def predict(self, recipe: Recipe, message: MessageRows) -> Prediction:
+    def predict(
+        self, recipe: Recipe, message: MessageRows, blocks: Blocks | None = None
+    ) -> Prediction:
         """The corrected model's result for the message, with the present numbers."""
-        if self._prediction is None or self._prediction[0] is not message:
-            self._prediction = message, predict(recipe, self.totals, message.cells, message.sizes)
-        return self._prediction[1]
+        last = self._prediction
+        if last is None or last[0] is not message or last[1] is not blocks:
+            found = predict(recipe, self.totals, message.cells, message.sizes, blocks)
+            self._prediction = last = message, blocks, found
+        return last[2]
 
     def predict_without(self, recipe: Recipe, event: Event) -> Prediction:
         """The result for the message of a live label as if the label had never been given."""

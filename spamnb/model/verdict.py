@@ -67,7 +67,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
-from math import copysign, exp, floor, inf, isnan, log, log2
+from math import copysign, floor, isnan, log, log2
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -75,7 +75,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from spamnb.errors import BugError
 from spamnb.model.costs import (
-    BINARY,
     DECISIONS,
     Costs,
     Decision,
@@ -85,26 +84,7 @@ from spamnb.model.costs import (
     thresholds,
 )
 from spamnb.model.events import Ids
-from spamnb.model.scoring import softmax
-
-
-def spam_log_odds(z: Sequence[float], roles: tuple[Role, ...] = BINARY) -> float:
-    """Return the log-odds of all spam-like labels against all others; infinite without either."""
-    if len(z) != len(roles):
-        raise BugError(f"{len(z)} scores for {len(roles)} labels")
-    if roles == BINARY:
-        return z[1] - z[0]
-    spam, ham = (_together([v for v, of in zip(z, roles, strict=True) if of == role])
-                 for role in ("spam", "ham"))  # fmt: skip
-    return spam - ham
-
-
-def _together(scores: list[float]) -> float:
-    """Return the score of several labels as one; -inf if none of them has a message."""
-    most = max(scores, default=-inf)
-    if len(scores) < 2 or most == -inf:
-        return most
-    return most + log(sum(exp(score - most) for score in scores))
+from spamnb.model.scoring import softmax, spam_log_odds
 
 
 def decide(log_odds: float, costs: Costs) -> Decision:

@@ -121,12 +121,13 @@ from spamnb.errors import (
     StoreMissingError,
     StoreVersionError,
 )
-from spamnb.model.events import Ids
+from spamnb.model.events import Blocks, Ids
 from spamnb.settings.values import HistoryLimits
 from spamnb.store.bytes import (
     Buffer,
     ByteCursor,
     chunk,
+    decode_blocks,
     decode_ids,
     decode_ints,
     encode_ids_raw,
@@ -351,20 +352,25 @@ class HistoryEntry:
     """only in models that count occurrences"""
     notes: dict[str, str] = field(default_factory=dict)
     """recipient, queue id and other facts"""
+    blocks: Blocks | None = None
+    """None for a text of a single block"""
+
+
+_TIMES, _BLOCKS = 1, 2
 
 
 def encode_entry(entry: HistoryEntry) -> bytes:
-    """u8 version | u8 has times | i64 time_us | f64 probability | f64 log_odds | signature.
+    """u8 version | u8 times 1, blocks 2 | i64 time_us | f64 probability | f64 log_odds | signature.
 
     Then chunk digest | text message_id, label, decision | chunk notes (JSON, or empty) | varint G
-    | G * ids | [ints times]. Ids are stored with all bytes raw, because they are written for every
-    message and seldom read.
+    | G * ids | [ints times] | [u8 block of each id]. Ids are stored with all bytes raw: they are
+    written for every message and seldom read.
     """
     notes = json.dumps(entry.notes).encode() if entry.notes else b""
     parts = [
         _ENTRY_HEAD.pack(
             _VERSION,
-            entry.times is not None,
+            (entry.times is not None) * _TIMES | (entry.blocks is not None) * _BLOCKS,
             entry.time_us,
             entry.probability,
             entry.log_odds,
@@ -380,6 +386,8 @@ def encode_entry(entry: HistoryEntry) -> bytes:
     ]
     if entry.times is not None:
         parts.append(encode_ints(entry.times))
+    if entry.blocks is not None:
+        parts.append(entry.blocks.tobytes())
     return b"".join(parts)
 
 
@@ -397,24 +405,25 @@ def decode_keys(data: Buffer) -> EntryKeys:
     return _decode_head(ByteCursor(data))[0]
 
 
-def _decode_head(reader: ByteCursor) -> tuple[EntryKeys, float, float, bool]:
-    """The keys, the probability, the log odds, and whether there are times."""
-    version, timed, time_us, probability, log_odds, signature = _ENTRY_HEAD.unpack(
+def _decode_head(reader: ByteCursor) -> tuple[EntryKeys, float, float, int]:
+    """The keys, the probability, the log odds, and the flags."""
+    version, flags, time_us, probability, log_odds, signature = _ENTRY_HEAD.unpack(
         reader.take(_ENTRY_HEAD.size)
     )
     if version != _VERSION:
         raise StoreVersionError(f"a history entry of version {version}")
     keys = EntryKeys(time_us, signature, reader.chunk(), reader.text())
-    return keys, probability, log_odds, timed
+    return keys, probability, log_odds, flags
 
 
 def decode_entry(data: Buffer) -> HistoryEntry:
     """The entry in these bytes."""
     reader = ByteCursor(data)
-    entry, timed = _decode_facts(reader)
+    entry, flags = _decode_facts(reader)
     ids = tuple(decode_ids(reader) for _ in range(reader.varint()))
-    times = decode_ints(reader, sum(map(len, ids))).astype(np.uint32) if timed else None
-    return replace(entry, ids=ids, times=times)
+    times = decode_ints(reader, sum(map(len, ids))).astype(np.uint32) if flags & _TIMES else None
+    blocks = decode_blocks(reader, ids) if flags & _BLOCKS else None
+    return replace(entry, ids=ids, times=times, blocks=blocks)
 
 
 def decode_facts(data: Buffer) -> HistoryEntry:
@@ -422,16 +431,16 @@ def decode_facts(data: Buffer) -> HistoryEntry:
     return _decode_facts(ByteCursor(data))[0]
 
 
-def _decode_facts(reader: ByteCursor) -> tuple[HistoryEntry, bool]:
-    """The entry without ids, and whether there are times."""
-    keys, probability, log_odds, timed = _decode_head(reader)
+def _decode_facts(reader: ByteCursor) -> tuple[HistoryEntry, int]:
+    """The entry without ids, and the flags."""
+    keys, probability, log_odds, flags = _decode_head(reader)
     label, decision, notes = reader.text(), reader.text(), reader.chunk()
     try:
         facts: dict[str, str] = json.loads(notes) if notes else {}
     except ValueError as error:
         raise StoreDamagedError("notes of a history entry cannot be read") from error
     entry = HistoryEntry(*keys, label, probability, log_odds, decision, ids=(), notes=facts)
-    return entry, timed
+    return entry, flags
 
 
 _FLUSH_S = 1.0

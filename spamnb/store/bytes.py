@@ -21,13 +21,14 @@ Failure: inconsistent bytes raise StoreDamagedError; nothing is read past the en
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.errors import BugError, StoreDamagedError
-from spamnb.model.events import Ids, Ints
+from spamnb.model.events import Blocks, Ids, Ints
 
 Buffer = bytes | memoryview
 
@@ -181,6 +182,11 @@ def _width(bottom: int, top: int) -> int:
         if -(limit := 1 << 8 * width - 1) <= bottom and top < limit:
             return width
     raise BugError(f"integers to be stored fit 64 bits, {top} does not")
+
+
+def decode_blocks(reader: ByteCursor, groups: Sequence[Ids]) -> Blocks:
+    """The blocks of a message with these ids."""
+    return np.frombuffer(reader.take(sum(map(len, groups))), np.uint8)
 
 
 def decode_ints(reader: ByteCursor, *shape: int) -> Ints:

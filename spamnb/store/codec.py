@@ -18,6 +18,7 @@ Event, version 2, 3 with a person, or 4 with an owner (its seq is in the journal
     [bulk]                                                                      flag 4
     [u64 person | ints personal[G, K - 1] of each update]                       version 3
     [u64 owner | i8 credit]                                                     version 4
+    [u8 block of each id of all groups]                                          flag 64
   flag 16: a person's explicit correction
   update: ints steps[G, K] | ints bias[G, K] | ints temperatures[G] | varint rehearsals
         each rehearsal: G * ids | ints steps[G, K]
@@ -67,6 +68,7 @@ from spamnb.store.bytes import (
     Buffer,
     ByteCursor,
     chunk,
+    decode_blocks,
     decode_ids,
     decode_ints,
     encode_ids,
@@ -86,7 +88,7 @@ OWNER_VERSION = 4
 Rows = NDArray[np.void]
 """structured, of `row_type`"""
 
-_NET_UPDATE, _TIMES, _BULK, _UNDOES, _IMMEDIATE, _WEIGHT = 1, 2, 4, 8, 16, 32
+_NET_UPDATE, _TIMES, _BULK, _UNDOES, _IMMEDIATE, _WEIGHT, _BLOCKS = 1, 2, 4, 8, 16, 32, 64
 _HEAD = struct.Struct("<BBBhhq")
 _LIVE = struct.Struct("<hQB")
 _DOUBLE = struct.Struct("<d")
@@ -208,6 +210,7 @@ def encode_event(event: Event) -> bytes:
     flags = (len(updates) > 1) * _NET_UPDATE | (event.times is not None) * _TIMES
     flags |= (event.bulk is not None) * _BULK | (event.undoes != 0) * _UNDOES
     flags |= event.immediate * _IMMEDIATE | (event.weight != 1.0) * _WEIGHT
+    flags |= (event.blocks is not None) * _BLOCKS
     parts = [
         _HEAD.pack(
             _version(event),
@@ -242,6 +245,8 @@ def encode_event(event: Event) -> bytes:
         parts += [encode_ints(_personal_steps(update)) for update in updates]
     elif event.owner:
         parts.append(_OWNED.pack(event.owner, event.credit))
+    if event.blocks is not None:
+        parts.append(event.blocks.tobytes())
     return b"".join(parts)
 
 
@@ -286,8 +291,10 @@ def decode_event(seq: int, data: Buffer) -> Event:
     )  # fmt: skip
     if version == OWNER_VERSION:
         owner, credit = _OWNED.unpack(reader.take(_OWNED.size))
-        return event._replace(owner=owner, credit=credit)
-    return _with_person(reader, event) if version == PERSON_VERSION else event
+        event = event._replace(owner=owner, credit=credit)
+    elif version == PERSON_VERSION:
+        event = _with_person(reader, event)
+    return event._replace(blocks=decode_blocks(reader, ids)) if flags & _BLOCKS else event
 
 
 def _with_person(reader: ByteCursor, event: Event) -> Event:

@@ -204,7 +204,7 @@ def test_tune_takes_a_minute_at_most():
 
 def test_tune_applies_what_is_confirmed(home, few):
     """--apply relearns the model with better constants and keeps the old model."""
-    run("relearn", "--set", "eta=0.05", "--yes", home=home)
+    run("relearn", "--set", "eta=0.05", "--set", "r=3", "--yes", home=home)
     before = run("stats", "--json", home=home).json[0]["constants"]
     done = run("tune", *few, "--tries", 10, "--apply", home=home)
     assert "confirmed" in done.out

@@ -37,11 +37,14 @@ def test_the_last_release_is_among_them():
 def test_a_question_has_the_answer_of_the_release(home, question):
     """Counts, journal, verdicts, persons, lists, waiting mail and scores are what they were.
 
-    A later version may say more about each of them.
+    A later version may say more about each of them, and finds passages in texts.
     """
     now, then = rounded(home.ask(question)), rounded(home.answers[question])
-    assert len(now) == len(then)
-    assert [{name: one[name] for name in old} for one, old in zip(now, then, strict=True)] == then
+    for one, old in zip(now, then, strict=True):
+        if any(clue["location"] == "passage" for clue in one.get("clues", ())):
+            assert one["log_odds"] > old["log_odds"]
+        else:
+            assert {name: one[name] for name in old} == old
 
 
 def rounded(lines):

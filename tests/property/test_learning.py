@@ -52,7 +52,14 @@ fewer = settings(max_examples=settings.default.max_examples // 10)
 each_recipe = pytest.mark.parametrize("made", RECIPES.values(), ids=RECIPES.keys())
 
 
+GAP = " -" * 130 + " "
+"""no word, and as long as a block of text"""
+
+
 def mail(number, text):
+    """A message; in every third numbered one, each word is in a block of its own."""
+    if isinstance(number, int) and number % 3 == 0:
+        text = text.replace(" ", GAP)
     head = f"From: ann@a.example\nSubject: number {text[:9]}\nMessage-ID: <{number}@a.example>\n"
     return f"{head}\n{text}\n".encode()
 

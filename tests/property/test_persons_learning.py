@@ -57,7 +57,7 @@ def teach_at_random(store, dice, examples, count):
         (receipt,) = run(store, request)
         assert receipt.error is None
         with store.read() as view:
-            z = scores_for_person(RECIPE, view, request.example.ids, request.source.person)
+            z = scores_for_person(RECIPE, view, request.example, request.source.person)
         assert max(z) == z[request.label]
 
 
@@ -88,7 +88,7 @@ def test_a_label_moves_others_by_one_plain_step_at_most(seed):
 
     def lead(store, example, person):
         with store.read() as view:
-            z = scores_for_person(RECIPE, view, example.ids, person)
+            z = scores_for_person(RECIPE, view, example, person)
         return z[1] - z[0]
 
     dice = Random(seed)
@@ -170,7 +170,7 @@ def test_a_label_given_again_is_repeated_only_where_it_does_not_hold(store):
     run(store, label_of(example, 22, 0, 1), label_of(example, 33, 0, 1))
     (receipt,) = run(store, label_of(example, 11, 1, 2))
     with store.read() as view:
-        z = scores_for_person(RECIPE, view, example.ids, 11)
+        z = scores_for_person(RECIPE, view, example, 11)
     assert z[1] > z[0]
     assert receipt.error is None
     (again,) = run(store, label_of(example, 11, 1, 3))

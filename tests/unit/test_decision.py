@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from spamnb.errors import BugError, SettingsError
 from spamnb.model.costs import DECISIONS, Costs, junk_from, roles_of, thresholds
-from spamnb.model.verdict import decide, decide_many, spam_log_odds
+from spamnb.model.scoring import spam_log_odds
+from spamnb.model.verdict import decide, decide_many
 
 ZERO_ONE = Costs(deliver=(0, 1), unsure=(1, 1), junk=(1, 0), reject=(1, 0))
 COSTS = st.floats(0, 1000) | st.integers(0, 3).map(float)

@@ -1,6 +1,7 @@
 """Packing: messages are the same after packing and unpacking, with all of their words."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from spamnb.engine.bulk import MessageName, Packer, examples
 from spamnb.engine.mailboxes import Unreadable
 from spamnb.engine.scoring import MessageReader, example_of
 from spamnb.engine.values import MergedWords
+from spamnb.model.events import Recipe
 
 KEY = bytes(range(32))
+WITH_WORDS, WITHOUT = Recipe(key=KEY), Recipe(key=KEY, vocabulary=False)
 
 
 def mail(number, text):
@@ -24,7 +27,10 @@ RAWS = [
     mail(2, "Fig LEMON lemon " + "x" * 100),
     mail(3, "pear"),
     b"\n",
+    mail(4, " ".join(f"word{number}" for number in range(100))),
 ]
+LONG = 5
+"""the only one whose text has several blocks"""
 
 
 def feature_batch(raws):
@@ -41,23 +47,27 @@ def packed(raws, packer, *, bad=()):
 
 @pytest.mark.parametrize("occurrences", [False, True])
 def test_messages_come_back_as_they_were(occurrences):
-    """Packed, sent and unpacked, each message has its ids by group, its name and its counts."""
-    read, released = packed(RAWS, Packer(vocabulary=False, occurrences=occurrences))
+    """Packed, sent and unpacked, each message has its ids by group, name, counts and blocks."""
+    recipe = replace(WITHOUT, kind="multinomial", occurrences=True) if occurrences else WITHOUT
+    read, released = packed(RAWS, Packer(recipe))
     found = examples(released, 2)
     assert len(found) == len(RAWS)
     for index, example in enumerate(found):
-        want = example_of(read.messages[index], read.features, index, occurrences=occurrences)
+        want = example_of(read.messages[index], read.features, index, recipe)
         assert (example.digest, example.message_id) == (want.digest, want.message_id)
         assert [ids.tolist() for ids in example.ids] == [ids.tolist() for ids in want.ids]
         assert (example.times is None) == (not occurrences)
         if occurrences:
             assert example.times.tolist() == want.times.tolist()
+        assert (example.blocks is None) == (want.blocks is None) == (occurrences or index != LONG)
+        if want.blocks is not None:
+            assert example.blocks.tolist() == want.blocks.tolist()
 
 
 @pytest.mark.parametrize("bad", [(0,), (1, 3), (5,), (0, 1, 2)])
 def test_what_could_not_be_read_keeps_its_place(bad):
     """Unreadable files stay in their place in the list."""
-    _, released = packed(RAWS, Packer(vocabulary=True, occurrences=False), bad=bad)
+    _, released = packed(RAWS, Packer(WITH_WORDS), bad=bad)
     found = examples(released, 2)
     assert [index for index, one in enumerate(found) if isinstance(one, Unreadable)] == list(bad)
     good = [one.digest for one in found if not isinstance(one, Unreadable)]
@@ -66,7 +76,7 @@ def test_what_could_not_be_read_keeps_its_place(bad):
 
 def test_a_portion_of_nothing_but_unreadable_files():
     """A batch without messages has only names."""
-    _, released = packed([], Packer(vocabulary=True, occurrences=False), bad=(0, 1))
+    _, released = packed([], Packer(WITH_WORDS), bad=(0, 1))
     assert [one.name for one in examples(released, 2)] == ["file 0", "file 1"]
 
 
@@ -79,7 +89,7 @@ def texts(words):
 
 def test_a_worker_sends_every_text_once():
     """The first batch has all of its words, the second one only new words."""
-    packer = Packer(vocabulary=True, occurrences=False)
+    packer = Packer(WITH_WORDS)
     read, first = packed(RAWS, packer)
     assert texts(first.words) == texts(read.features.words(read.features.ids))
     again, second = packed([*RAWS, mail(4, "quince")], packer)
@@ -89,7 +99,7 @@ def test_a_worker_sends_every_text_once():
 
 def test_words_that_share_a_slot_are_sent_again_and_not_lost():
     """A forgotten id is sent again; a word is never omitted wrongly."""
-    packer = Packer(vocabulary=True, occurrences=False)
+    packer = Packer(WITH_WORDS)
     packer._sent = packer._sent[:4].copy()
     seen = {}
     for number in range(20):
@@ -103,13 +113,13 @@ def test_words_that_share_a_slot_are_sent_again_and_not_lost():
 
 def test_no_text_travels_without_a_vocabulary():
     """Without a vocabulary no words are sent."""
-    _, released = packed(RAWS, Packer(vocabulary=False, occurrences=False))
+    _, released = packed(RAWS, Packer(WITHOUT))
     assert released.words is None
 
 
 def test_a_glossary_finds_words_of_all_portions():
     """A word is found in any batch; unknown ids have none."""
-    packer = Packer(vocabulary=True, occurrences=False)
+    packer = Packer(WITH_WORDS)
     one, first = packed(RAWS[:2], packer)
     two, second = packed(RAWS[2:], packer)
     glossary = MergedWords([first.words, second.words])

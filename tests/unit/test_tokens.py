@@ -123,6 +123,7 @@ def test_places_keep_their_numbers():
         ("FROM_SHAPE", 24), ("RECEIVED_SHAPE", 25), ("HOP", 26), ("AGREEMENT", 27),
         ("SENDER", 28), ("ADDRESS_PART", 29), ("LINK_SHAPE", 30), ("STYLE", 31),
         ("GREETING", 32),
+        ("PASSAGE", 33),
     ]  # fmt: skip
 
 
