@@ -158,6 +158,8 @@ class Exim:
 
     def reload(self):
         """Let it read its configuration again."""
+        # It listens before it writes that it has started.
+        until(lambda: "daemon started" in self.log(), what="the start")
         before = self.log().count("daemon started")
         os.kill(int((self.root / "exim.pid").read_text()), signal.SIGHUP)
         until(lambda: self.log().count("daemon started") > before, what="the new configuration")
@@ -180,8 +182,9 @@ class Exim:
         self.exim("-qff")
 
     def log(self):
-        """What Exim wrote so far."""
-        return (self.root / "log/mainlog").read_text(errors="replace")
+        """What Exim wrote so far; it makes the file with its first line."""
+        path = self.root / "log/mainlog"
+        return path.read_text(errors="replace") if path.exists() else ""
 
     def send(self, raw, to, sender="stranger@example.net", **options):
         """Send from outside, with the line ends of SMTP."""
