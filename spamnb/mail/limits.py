@@ -182,11 +182,19 @@ URL_BYTES = 2_048
 LINK_WORK = 1_048_576
 """Characters of link texts read before shortening; nested links repeat their text."""
 
-STYLE_BYTES = 32_768
-"""Distinct style attributes searched for hiding, 20 ns a byte."""
+STYLED_NODES = 4_000
+"""Elements of one part of which the style is read, 1 us each."""
 
-TRICKS = 12
-"""Distinct spellings of a hiding style that are searched in one part."""
+STYLES = 400
+"""Distinct styles of one part that are read, 20 us each at the first time."""
+
+RULES = 400
+"""Rules of the style sheets of one part that say something about what is seen; with more, no rule
+counts."""
+
+MATCH_STEPS = 20_000
+"""Elements of one part that are compared with selectors of several parts, .3 us each; after them
+it is unknown what a rule is for."""
 
 HIDDEN_NODES = 400
 """Hidden elements removed from one part."""
@@ -206,14 +214,11 @@ COLOURED_NODES = 100
 ANCESTORS = 30
 """Ancestors that are searched for a background, 0.4 us each."""
 
-COLOUR_NAME = 32
-"""Characters of one colour name, which is cached; no known one is longer."""
-
 COLOURS = 12
 """Distinct colours of text that occur as backgrounds too."""
 
-RULES_BYTES = 32_768
-"""Style sheets of one part searched for classes that hide."""
+RULES_BYTES = 65_536
+"""Style sheets of one part that are read, 100 ns a byte; of longer ones no rule counts."""
 
 MARKUP_BYTES = 16_384
 """HTML of which the tags are kept as structure; more tags repeat the same kinds, 4 ns a byte."""
