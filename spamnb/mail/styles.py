@@ -138,7 +138,6 @@ def _character(found: re.Match[str]) -> str:
     return chr(code) if 0 < code < 0x110000 and not 0xD800 <= code < 0xE000 else "\ufffd"
 
 
-@lru_cache(maxsize=1024)
 def declarations(text: str) -> dict[str, Declared]:
     """Return the properties that a style sets: the last value, or the last important one."""
     is_plain = _NOT_PLAIN.search(text) is None
@@ -188,7 +187,7 @@ def rules(sheet: str, most: int) -> list[Rule]:
         text = sheet[at : token.start()].strip()
         at = token.end()
         if sign == "{":
-            blocks.append(_opened(blocks[-1], text) if len(blocks) < _DEEPEST else _UNKNOWN)
+            blocks.append(_opened(blocks[-1], text if len(blocks) < _DEEPEST else "@"))
             continue
         blocks[-1].declared.append(text)
         if sign == "}" and len(blocks) > 1:
@@ -221,7 +220,6 @@ _DEEPEST: Final = 8
 """levels of nesting that are read"""
 _LONGEST: Final = 300
 """characters of a selector"""
-_UNKNOWN = _Block([], certain=None)
 
 
 def _opened(outer: _Block, prelude: str) -> _Block:
@@ -238,7 +236,7 @@ def _opened(outer: _Block, prelude: str) -> _Block:
         return _Block(named, certain=outer.certain)
     name, _, condition = prelude.partition(" ")
     if not name.lower().startswith(_GROUPS) or outer.certain is None:
-        return _UNKNOWN
+        return _Block([], certain=None)
     applies: bool | None = True
     if name.lower().startswith("@media"):
         applies = media_applies(prelude[len("@media") :])

@@ -267,7 +267,7 @@ class ElementStyle(Mapping[str, Declared]):
 
     def __init__(self, page: Page, node: Any) -> None:
         self._page, self._node = page, node
-        self._own = declarations((node.attributes.get("style") or "")[: limits.STYLE_READ])
+        self._own = own_style((node.attributes.get("style") or "")[: limits.STYLE_READ])
         self._known: dict[str, Declared | None] = {}
 
     def __getitem__(self, name: str) -> Declared:
@@ -540,7 +540,8 @@ class Sheet(NamedTuple):
     """the properties by which rules may hide"""
 
 
-@lru_cache(maxsize=64)
+# A sheet of RULES_BYTES may become 4 MB.
+@lru_cache(maxsize=8)
 def sheet_of(text: str) -> Sheet | None:
     """Return the rules of a style sheet; None if there are too many."""
     found = tuple(rules(text, limits.RULES))
@@ -558,7 +559,11 @@ def sheet_of(text: str) -> Sheet | None:
 @lru_cache(maxsize=4096)
 def own_look(text: str) -> Look:
     """Return what a style attribute may do."""
-    return look_of(declarations(text))
+    return look_of(own_style(text))
+
+
+# A style is at most STYLE_READ long; a whole sheet in this cache would be kept 1,024 times.
+own_style = lru_cache(maxsize=1024)(declarations)
 
 
 def _may_hide(look: Look, backs: list[Colour]) -> bool:

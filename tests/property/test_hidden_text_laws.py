@@ -1,5 +1,7 @@
 """Laws of hidden text: any style is read, in bounded time, and what is uncertain is visible."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -120,3 +122,16 @@ COSTLY = {
 def test_no_page_takes_long(name: str) -> None:
     """The work for one page has limits, whatever its styles are."""
     assert least_seconds(lambda: read(COSTLY[name]), times=2) < LIMIT_S * slowness()
+
+
+def test_style_sheets_do_not_stay_in_memory() -> None:
+    """Many pages with long style sheets, each different, leave a few of them in memory."""
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            unknown = f"@font-face{{src:url({number}{'x' * 30_000})}}"
+            read(f"{sheet(unknown + f'p{{content:{number}{chr(121) * 30_000}}}')}<p>x")
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2_000_000
