@@ -140,6 +140,14 @@ def _character(found: re.Match[str]) -> str:
 
 def declarations(text: str) -> dict[str, Declared]:
     """Return the properties that a style sets: the last value, or the last important one."""
+    # Newsletters repeat short styles; long ones would fill the memory.
+    return (_remembered if len(text) <= _SHORT else _declarations)(text)
+
+
+_SHORT: Final = 1_000
+
+
+def _declarations(text: str) -> dict[str, Declared]:
     is_plain = _NOT_PLAIN.search(text) is None
     found: dict[str, Declared] = {}
     # Most styles have no strings, brackets, escapes or comments; they take half of the time.
@@ -156,6 +164,9 @@ def declarations(text: str) -> dict[str, Declared]:
                 if before is None or is_important or not before.important:
                     found[property_] = its
     return found
+
+
+_remembered = lru_cache(maxsize=1024)(_declarations)
 
 
 def _longhands(name: str, declared: Declared) -> Iterator[tuple[str, Declared]]:

@@ -267,7 +267,7 @@ class ElementStyle(Mapping[str, Declared]):
 
     def __init__(self, page: Page, node: Any) -> None:
         self._page, self._node = page, node
-        self._own = own_style((node.attributes.get("style") or "")[: limits.STYLE_READ])
+        self._own = declarations((node.attributes.get("style") or "")[: limits.STYLE_READ])
         self._known: dict[str, Declared | None] = {}
 
     def __getitem__(self, name: str) -> Declared:
@@ -559,11 +559,7 @@ def sheet_of(text: str) -> Sheet | None:
 @lru_cache(maxsize=4096)
 def own_look(text: str) -> Look:
     """Return what a style attribute may do."""
-    return look_of(own_style(text))
-
-
-# A style is at most STYLE_READ long; a whole sheet in this cache would be kept 1,024 times.
-own_style = lru_cache(maxsize=1024)(declarations)
+    return look_of(declarations(text))
 
 
 def _may_hide(look: Look, backs: list[Colour]) -> bool:
