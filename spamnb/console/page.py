@@ -34,7 +34,7 @@ from datetime import UTC, datetime
 from email.utils import parseaddr
 from functools import cached_property
 from hashlib import sha256
-from math import ceil
+from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -370,7 +370,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One row of the table. The text `NAME.title` is its title and its entry in the menu."""
+    """One row of the table. The text `NAME.title` is its title, also in the menu."""
 
     name: str
     path: str
@@ -379,7 +379,6 @@ class Page:
     parameters: tuple[Parameter, ...] = ()
     acts: Mapping[str, Act] = field(default_factory=dict)
     place: Place = "heavy"
-    in_menu: bool = False
     in_frame: bool = False
     """whether the page and its errors are shown in a frame of another page"""
     of_fleet: bool = False
@@ -563,6 +562,7 @@ class Renderer:
         self._templates.filters |= {
             "when": when,
             "percent": percent,
+            "threshold": threshold,
             "picture": picture,
             "bytes": size_text,
             "duration": duration,
@@ -632,6 +632,13 @@ def percent(share: float) -> str:
         return f"under {1 - _NEARLY:.2%}".replace("%", " %") if share > 0 else "0 %"
     digits = 2 if min(share, 1 - share) < 0.01 else 1
     return f"{share * 100:.{digits}f} %"
+
+
+def threshold(share: float) -> str:
+    """Return a threshold in percent, with two digits of its distance from 0 and 100."""
+    distance = 100 * min(share, 1 - share)
+    digits = max(2, 1 - floor(log10(distance))) if distance > 0 else 2
+    return f"{100 * share:.{digits}f} %"
 
 
 def size_text(size: float) -> str:

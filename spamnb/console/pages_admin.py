@@ -36,6 +36,7 @@ from spamnb.console.page import (
     number,
     percent,
     status_or_fault,
+    threshold,
 )
 from spamnb.console.site import (
     FLAG,
@@ -408,8 +409,7 @@ def _apply_threshold(site: ConsoleSite, request: PageRequest) -> list[Notice]:
     (caller,) = request.visitor.callers()
     asked = {name: request.values[name] / 100 for name in ("junk_from", "expect")}
     done = ask(site, caller, "choose_costs", **asked)
-    at = ask(site, caller, "costs")["stored"]["at"]
-    return [_changed("whatif.applied", done, (("do", "take_back"), ("at", at)))]
+    return [_changed("whatif.applied", done)]
 
 
 def _take_back(site: ConsoleSite, request: PageRequest) -> list[Notice]:
@@ -417,12 +417,10 @@ def _take_back(site: ConsoleSite, request: PageRequest) -> list[Notice]:
     return [_changed("whatif.taken_back", ask(site, caller, "take_back_costs", **request.values))]
 
 
-def _changed(
-    key: str, done: Mapping[str, Mapping[str, float]], back: tuple[tuple[str, str], ...] = ()
-) -> Notice:
-    after, before = (percent(done[name]["junk"]) for name in ("after", "before"))
+def _changed(key: str, done: Mapping[str, Mapping[str, float]]) -> Notice:
+    after, before = (threshold(done[name]["junk"]) for name in ("after", "before"))
     said = text(key, after=after, before=before)
-    return Notice("done", said, text("whatif.applied_more"), back=back)
+    return Notice("done", said, text("whatif.applied_more"))
 
 
 def _flat(effect: Mapping[str, Any], log_odds: float, line: float) -> dict[str, str]:
@@ -430,8 +428,8 @@ def _flat(effect: Mapping[str, Any], log_odds: float, line: float) -> dict[str, 
     counts = {(one["old"], one["new"]): one["messages"] for one in effect["counts"]}
     junk, clean, most = (effect[name] for name in ("newly_junk", "newly_delivered", "at_most"))
     shown = {
-        "line": percent(line),
-        "field": f"{100 * line:.8g}",
+        "line": threshold(line),
+        "field": threshold(line).removesuffix(" %"),
         "nats": f"{log_odds:.1f}",
         "place": f"{min(max(log_odds - EDGES[0] + 1, 0), len(EDGES) + 1):.2f}",
         "changed": number(sum(count for (old, new), count in counts.items() if old != new)),

@@ -72,23 +72,23 @@ _ID: Final = (pages_kept.ID,)
 _NAME: Final = (pages_kept.NAME,)
 
 PAGES: Final[tuple[Page, ...]] = (
-    Page("live", "/live", STAFF, pages_mail.show_live, pages_mail.FILTERS, in_menu=True),
+    Page("live", "/live", STAFF, pages_mail.show_live, pages_mail.FILTERS),
     Page("live_stream", "/live/stream", STAFF, pages_mail.stream, place="quick"),
     Page("search", "/search", STAFF, pages_mail.search, pages_mail.SEARCHED,
-         {"teach": TEACH_CHOSEN, "undo": UNDO}, in_menu=True),
+         {"teach": TEACH_CHOSEN, "undo": UNDO}),
     Page("quarantine", "/quarantine", EVERYONE, pages_kept.show_quarantine, pages_kept.SEARCHED,
          {"release": pages_kept.RELEASE, "release_teach": pages_kept.RELEASE_AND_TEACH,
           "delete": pages_kept.DELETE, "release_chosen": pages_kept.RELEASE_CHOSEN,
-          "delete_chosen": pages_kept.DELETE_CHOSEN, "undo": UNDO}, place="quick", in_menu=True),
+          "delete_chosen": pages_kept.DELETE_CHOSEN, "undo": UNDO}, place="quick"),
     Page("mail", "/mail", ("user",), pages_mail.own_mail, pages_mail.OWN,
-         {"teach": TEACH_CHOSEN, "undo": UNDO}, in_menu=True),
+         {"teach": TEACH_CHOSEN, "undo": UNDO}),
     Page("message", "/message/{signature}", EVERYONE, pages_mail.show_message, _SIGNATURE,
          {"teach": TEACH, "forget": FORGET, "undo": UNDO_HERE, "list": pages_mail.LIST},
          noted="signature"),
     Page("influence", "/message/{signature}/influence", STAFF, pages_mail.show_influence,
          _SIGNATURE),
     Page("trainings", "/trainings", EVERYONE, pages_mail.trainings, pages_mail.TRAININGS,
-         {"undo": UNDO}, in_menu=True),
+         {"undo": UNDO}),
     Page("teachers", "/trainings/users", STAFF, pages_mail.teachers),
     Page("undo_plan", "/trainings/undo", STAFF, pages_mail.undo_plan, pages_mail.SELECTED,
          {"undo_selected": UNDO_SELECTED}),
@@ -99,41 +99,65 @@ PAGES: Final[tuple[Page, ...]] = (
          place="quick", noted="id"),
     Page("review", "/review", STAFF, pages_kept.show_reviews,
          acts={"accept": pages_kept.ACCEPT, "refuse": pages_kept.REFUSE, "undo": UNDO},
-         place="learner", in_menu=True),
+         place="learner"),
     Page("review_entry", "/review/{name}", STAFF, pages_kept.show_review, _NAME, place="learner"),
     Page("review_view", "/review/{name}/view", STAFF, pages_kept.view_review, _NAME,
          in_frame=True, noted="name"),
     Page("people", "/people", STAFF, pages_admin.show_people,
          acts={"end": pages_admin.END, "create": pages_admin.CREATE,
                "revoke": pages_admin.REVOKE},
-         place="learner", in_menu=True),
-    Page("graphs", "/graphs", STAFF, pages_admin.show_graphs, (pages_admin.PERIOD,), in_menu=True),
+         place="learner"),
+    Page("graphs", "/graphs", STAFF, pages_admin.show_graphs, (pages_admin.PERIOD,)),
     Page("whatif", "/whatif", STAFF, pages_admin.show_whatif, pages_admin.ASKED,
-         {"apply": pages_admin.APPLY_THRESHOLD, "take_back": pages_admin.TAKE_BACK},
-         in_menu=True),
+         {"apply": pages_admin.APPLY_THRESHOLD, "take_back": pages_admin.TAKE_BACK}),
     Page("whatif_apply", "/whatif/apply", STAFF, pages_admin.confirm, pages_admin.ASKED),
     Page("timemachine", "/timemachine", STAFF, pages_admin.show_timemachine,
          acts={"preview": pages_admin.BEGIN, "again": pages_admin.AGAIN,
-               "apply": pages_admin.APPLY_PREVIEW, "end": pages_admin.END_PREVIEW}, in_menu=True),
+               "apply": pages_admin.APPLY_PREVIEW, "end": pages_admin.END_PREVIEW}),
     Page("status", "/status", STAFF, pages_admin.status,
-         acts={"bypass": pages_admin.BYPASS, "reload": pages_admin.RELOAD}, place="learner",
-         in_menu=True),
+         acts={"bypass": pages_admin.BYPASS, "reload": pages_admin.RELOAD}, place="learner"),
     Page("settings", "/settings", STAFF, pages_admin.settings, pages_admin.LISTED,
-         place="quick", in_menu=True),
-    Page("fleet", "/fleet", STAFF, pages_admin.fleet, place="learner", in_menu=True, of_fleet=True),
+         place="quick"),
+    Page("fleet", "/fleet", STAFF, pages_admin.fleet, place="learner", of_fleet=True),
 )  # fmt: skip
-"""in the order of the menu"""
+
+_BY_NAME: Final = {page.name: page for page in PAGES}
+_OWN_MENU: Final = {
+    "quarantine.title": ("quarantine",),
+    "mail.title": ("mail",),
+    "trainings.title": ("trainings",),
+}
+_STAFF_MENU: Final = {
+    "menu.overview": ("status",),
+    "menu.messages": ("live", "search", "quarantine"),
+    "menu.review": ("review",),
+    "menu.training": ("trainings", "timemachine"),
+    "menu.filter": ("graphs", "whatif"),
+    "menu.system": ("settings", "people", "fleet"),
+}
 
 
-def menu_of(role: Role, *, is_fleet: bool) -> list[Page]:
-    """Return the pages in the menu of a visitor."""
-    found = [page for page in PAGES if page.in_menu and role in page.roles]
-    return [page for page in found if is_fleet or not page.of_fleet]
+class MenuEntry(NamedTuple):
+    """An entry of the menu, which opens the first of its pages."""
+
+    title: str
+    """the key of its text"""
+    pages: tuple[Page, ...]
+
+
+def menu_of(role: Role, *, is_fleet: bool) -> list[MenuEntry]:
+    """Return the menu of a visitor: few entries; the pages of the present one are tabs."""
+    menu = _OWN_MENU if role == "user" else _STAFF_MENU
+    entries = []
+    for title, names in menu.items():
+        pages = tuple(_BY_NAME[one] for one in names if is_fleet or not _BY_NAME[one].of_fleet)
+        entries.append(MenuEntry(title, pages))
+    return entries
 
 
 def first_page_of(role: Role) -> str:
     """Return the path of the page that a visitor sees first."""
-    return next(page.path for page in PAGES if page.in_menu and role in page.roles)
+    return menu_of(role, is_fleet=False)[0].pages[0].path
 
 
 PAGE_HEADERS: Final = {
@@ -569,7 +593,7 @@ class PagesApp:
             "visitor": visitor,
             "title": text(f"{page.name}.title"),
             "here": page.name,
-            "pages": menu_of(visitor.role, is_fleet=self._site.config.fleet is not None),
+            "menu": menu_of(visitor.role, is_fleet=self._site.config.fleet is not None),
             "path": asked.path,
             "token": visitor.form_token(asked.path),
             "log_out_token": visitor.form_token("/logout"),

@@ -1,13 +1,12 @@
-"""Texts of the pages.
+"""All English text of the pages, so that it can be translated.
 
-The English text of the pages of numbers; a part of `pages/texts.py`.
-
-All English text of the pages, so that it can be translated; `{name}` stands for a value.
+`{name}` stands for a value, `{name:message|messages}` for a number with its noun.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from string import Formatter
 from typing import Any, Final
 
 FIGURE_TEXTS: Final[Mapping[str, str]] = {
@@ -17,7 +16,7 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "event have the same fingerprint.",
     "fleet.follows": "This host follows the log.",
     "fleet.fault": "This host has not followed the log for {seconds} s.",
-    "fleet.waiting_here": "{count} corrections wait on this host.",
+    "fleet.waiting_here": "{count:correction waits|corrections wait} on this host.",
     "fleet.host": "Host",
     "fleet.event": "Event",
     "fleet.lag": "Events behind",
@@ -30,7 +29,7 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "fleet.empty": "No host has reported yet.",
     "fleet.none": "This host is not in a fleet, or has not opened its model yet.",
     # status
-    "status.title": "Status",
+    "status.title": "Overview",
     "status.warnings": "Warnings",
     "status.silent": "The learner does not answer: only what is on the disk is shown.",
     "status.fine": "There are no warnings.",
@@ -40,10 +39,10 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "status.up": "Running for",
     "status.home": "Home",
     "status.label": "Taught as {label}",
-    "status.messages": "{count} messages",
+    "status.messages": "{count:message|messages}",
     "status.learnt": "the last one",
     "status.model": "Model",
-    "status.size": "{features} features, {events} events, {size}",
+    "status.size": "{features:feature|features}, {events:event|events}, {size}",
     "status.limit": "of at most {limit}",
     "status.threshold": "Threshold of junk",
     "status.thresholds": "Its history",
@@ -53,17 +52,18 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "status.persons": "Persons",
     "status.persons_size": "{count} with corrections, {size}",
     "status.quarantine": "Quarantine",
-    "status.kept": "{count} messages, {size}",
+    "status.kept": "{count:message|messages}, {size}",
     "status.review": "Review",
-    "status.queued": "{count} reports wait",
+    "status.queued": "{count:report waits|reports wait}",
     "status.spool": "Spool",
-    "status.spooled": "{waiting} corrections wait to be learnt, {aside} cannot be read",
+    "status.spooled": "{waiting:correction waits|corrections wait} to be learnt, {aside} cannot "
+    "be read",
     "status.mailbox": "Mailbox {account}",
     "status.since": "It cannot be read since",
     "status.processes": "Processes",
     "status.role": "Process, its ID",
     "status.state": "State",
-    "status.starts": "started {count} times",
+    "status.starts": "started {count:time|times}",
     "status.open": "Open",
     "status.times": "Times since the start",
     "status.what": "What",
@@ -92,6 +92,12 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "settings.words": "Name or meaning",
     "settings.no_match": "No setting has these words.",
     "menu": "Menu",
+    "menu.overview": "Overview",
+    "menu.messages": "Messages",
+    "menu.review": "Review",
+    "menu.training": "Training",
+    "menu.filter": "Filter",
+    "menu.system": "System",
     "settings.changed": "Only the {count} that differ from the default",
     "settings.all": "All settings",
     "settings.whatif": "Try another threshold of junk",
@@ -126,8 +132,8 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "undo_plan.none": "None of the selected trainings can be undone.",
     "undo_plan.back": "Back to the list",
     "undo_plan.link": "Undo all of these…",
-    "undo_plan.done": "{count} trainings are undone.",
-    "undo_plan.left": "{count} are left: press the button again.",
+    "undo_plan.done": "{count:training is|trainings are} undone.",
+    "undo_plan.left": "{count:is|are} left: press the button again.",
     # graphs
     "graphs.title": "Graphs",
     "graphs.period": "Period",
@@ -147,15 +153,15 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "graphs.marks": "Dotted lines in the pictures show the steps in which something changed:",
     "graphs.mark": "From {time} UTC on:",
     "mark.started": "the daemon was started.",
-    "mark.started.often": "the daemon was started {count} times.",
+    "mark.started.often": "the daemon was started {count:time|times}.",
     "mark.replaced": "the model was replaced (time machine).",
-    "mark.replaced.often": "the model was replaced {count} times (time machine).",
+    "mark.replaced.often": "the model was replaced {count:time|times} (time machine).",
     "axis.log_odds": "Log-odds from",
     "axis.spread": "Log-odds from",
     "axis.calibration": "Said, from",
     "trend.none": "No message was judged in the last 7 days.",
     "trend.week": "In the last 7 days people reported {share} mistakes of 1,000 messages "
-    "({messages} were judged).",
+    "({messages:was|were} judged).",
     "trend.better": "It is getting better: in the 30 days before there were {share}.",
     "trend.worse": "It is getting worse: in the 30 days before there were {share}.",
     "trend.same": "In the 30 days before there were {share}: the difference can be chance.",
@@ -280,14 +286,18 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "timemachine.again": "Make this preview again",
     "timemachine.ended": "The preview has ended.",
     "timemachine.nothing": "Nothing was trained since then, so nothing would change.",
-    "timemachine.events_dropped": "{count} events are removed; the last one left is {event}.",
-    "timemachine.dropped": "{dropped} events are removed, {taught} are trained again.",
+    "timemachine.events_dropped": "{count:event is|events are} removed; the last one left is "
+    "{event}.",
+    "timemachine.dropped": "{dropped:event is|events are} removed, {taught:is|are} trained again.",
     "timemachine.last_event": "Its last event is {event}, that of the present model {expect}.",
-    "timemachine.changed": "Of the last {messages} messages {changed} get another decision.",
+    "timemachine.changed": "Of the last {messages:message|messages} {changed:gets|get} another "
+    "decision.",
     "timemachine.list": "Messages with another decision",
-    "timemachine.ham": "Of {known} messages that people labelled as ham, {lost} would become junk, "
+    "timemachine.ham": "Of {known:message|messages} that people labelled as ham, {lost} would "
+    "become junk, "
     "and {won} would no longer be junk.",
-    "timemachine.spam": "Of {known} messages that people labelled as spam, {won} would become "
+    "timemachine.spam": "Of {known:message|messages} that people labelled as spam, {won} would "
+    "become "
     "junk, and {lost} would no longer be junk.",
     "timemachine.sizes": "The model has {new} instead of {old}.",
     "timemachine.apply": "Apply",
@@ -331,8 +341,9 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "whatif.slider": "Junk above this threshold",
     "whatif.strict": "← stricter: more junk",
     "whatif.mild": "milder: less junk →",
-    "whatif.over": "This is counted over the newest {messages} messages, since",
-    "whatif.changed": "With junk above {line} ({nats} nats), {changed} messages get another "
+    "whatif.over": "This is counted over the newest {messages:message|messages}, since",
+    "whatif.changed": "With junk above {line} ({nats} nats), {changed:message gets|messages get} "
+    "another "
     "decision.",
     "whatif.junk": "{junk} more are junk or rejected",
     "whatif.clean": "{clean} are no longer junk or rejected",
@@ -434,12 +445,12 @@ TEXTS: Final[Mapping[str, str]] = {
     "people.totp": "with a second factor",
     "people.feedback": "Feedback",
     "people.trainings": "Trainings",
-    "people.waiting": "{count} wait for review",
+    "people.waiting": "{count:waits|wait} for review",
     "people.sessions": "Sessions",
     "people.used": "{count} open, last used",
     "people.end": "End sessions",
     "people.end_of": "End sessions of {name}",
-    "people.ended": "{count} sessions of {name} ended.",
+    "people.ended": "{count:session|sessions} of {name} ended.",
     "people.empty": "There are no logins. Make one with “spamnb passwd LOGIN”.",
     "people.tokens": "Tokens of programs",
     "people.token": "Token",
@@ -519,8 +530,9 @@ TEXTS: Final[Mapping[str, str]] = {
     "message.forget": "Forget what was taught",
     "message.trainings": "Its trainings",
     "message.why": "Why",
-    "message.clues_help": "Each clue moves the odds: to the left for ham, to the right for spam. "
-    "Its number (nats) says how far: 0.7 doubles the odds. The numbers add up to the total.",
+    "message.clues_help": "Each clue moves the odds: to the left for ham, to the right for spam.",
+    "message.clues_nats": "Its number (nats) says how far: 0.7 doubles the odds. The numbers add "
+    "up to the total.",
     "message.no_clues": "The model knows no feature of this message.",
     "message.facts": "Facts",
     "sender.title": "Its sender",
@@ -558,7 +570,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "clue.nats": "Nats",
     "clue.without": "Spam without it",
     "clue.without_it": "without it",
-    "clue.more": "{count} weaker clues",
+    "clue.more": "{count:weaker clue|weaker clues}",
     "clue.bias": "Without any clue",
     "clue.total": "Total",
     "teach": "It is {label}",
@@ -586,7 +598,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "other.",
     "influence.after": "after the message came",
     "influence.empty": "No training in the journal changes the score of this message.",
-    "influence.folded": "{count} older events are merged, so the journal no longer has them one by "
+    "influence.folded": "{count:older event is|older events are} merged, so the journal no "
+    "longer has them one by "
     "one.",
     # receipts
     "receipt.learnt": "taught as {label}.",
@@ -598,8 +611,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "receipt.unchanged": "nothing has changed.",
     "receipt.waiting": "the correction waits to be learnt.",
     "receipt.review": "an administrator has to decide.",
-    "receipt.several": "{count} messages are taught as {label}.",
-    "receipt.several_undone": "{count} changes are undone.",
+    "receipt.several": "{count:message is|messages are} taught as {label}.",
+    "receipt.several_undone": "{count:change is|changes are} undone.",
     "receipt.some_wait": "{count} of them wait for an administrator, or to be learnt.",
     # quarantine
     "quarantine.title": "Quarantine",
@@ -621,8 +634,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "kept.released": "Released to {names}.",
     "kept.not_released": "Not released to {name}.",
     "kept.deleted": "The message is deleted.",
-    "kept.several_deleted": "{count} messages are deleted.",
-    "kept.several_released": "{count} messages are released and taught as ham.",
+    "kept.several_deleted": "{count:message is|messages are} deleted.",
+    "kept.several_released": "{count:message is|messages are} released and taught as ham.",
     "kept.still": "The message is still in quarantine.",
     "kept.until": "Kept until",
     "kept.until_day": "until",
@@ -647,13 +660,13 @@ TEXTS: Final[Mapping[str, str]] = {
     "link.gone": "This message no longer waits for you: it was released or deleted, or is too old.",
     # the mail of the digest
     "digest.one": "One message in quarantine",
-    "digest.title": "{count} messages in quarantine",
+    "digest.title": "{count:message|messages} in quarantine",
     "digest.help": "These messages to you were kept, because they look like spam. Open a link to "
     "look at a message, to release it or to delete it.",
     "digest.from": "from {sender}, {time} UTC",
     "digest.why": "probability of spam: {percent}",
     "digest.unknown": "not scanned",
-    "digest.more": "{count} more messages are in the quarantine.",
+    "digest.more": "{count:more message is|more messages are} in the quarantine.",
     "digest.foot.act": "Each link shows one message and can release it to you, without a login, "
     "for 14 days: forward this mail only to people who may read these messages.",
     "digest.off_at": "Turn these mails off: {url}",
@@ -679,8 +692,9 @@ TEXTS: Final[Mapping[str, str]] = {
     "review.refuse_all": "Refuse all {count}",
     "review.refuse_sure": "Refuse, and learn nothing",
     "review.refused": "The correction is refused, and nothing is learnt.",
-    "review.several_accept": "{count} corrections are accepted.",
-    "review.several_refuse": "{count} corrections are refused, and nothing is learnt.",
+    "review.several_accept": "{count:correction is|corrections are} accepted.",
+    "review.several_refuse": "{count:correction is|corrections are} refused, and nothing is "
+    "learnt.",
     "review.no_message": "The user gave a reference, not the message.",
     "review.message_id": "Message-ID",
     "review_entry.title": "A correction that waits",
@@ -726,7 +740,18 @@ TEXTS: Final[Mapping[str, str]] = {
 
 def text(key: str, /, **values: Any) -> str:
     """Return a text with its values."""
-    return TEXTS[key].format(**values)
+    return _FORMATTER.format(TEXTS[key], **values)
+
+
+class _Formatter(Formatter):
+    def format_field(self, value: Any, spec: str) -> str:
+        one, bar, more = spec.partition("|")
+        if not bar:
+            return str(super().format_field(value, spec))
+        return f"{value} {one if str(value) == '1' else more}"
+
+
+_FORMATTER: Final = _Formatter()
 
 
 def word(kind: str, name: str) -> str:

@@ -196,6 +196,10 @@ MATCH_STEPS = 20_000
 """Elements of one part that are compared with selectors of several parts, .3 us each; after them
 it is unknown what a rule is for."""
 
+RULE_ENTRIES = 20_000
+"""Elements of one part that are listed by the rules that select them, .1 us each; the other rules
+are compared with each element."""
+
 HIDDEN_NODES = 400
 """Hidden elements removed from one part."""
 

@@ -51,6 +51,19 @@ MOST_SELECTORS: Final = 64
 """of one rule, which grow with each level of nesting"""
 
 
+PROPERTIES: Final = frozenset((
+    "display", "visibility", "content-visibility", "opacity", "filter", "-webkit-filter", "clip",
+    "clip-path", "-webkit-clip-path", "zoom", "position", "float", "left", "top", "right",
+    "bottom", "inset", "transform", "-webkit-transform", "scale", "text-indent", "white-space",
+    "margin", "margin-left", "margin-top", "height", "max-height", "min-height", "width",
+    "max-width", "min-width", "overflow", "overflow-x", "overflow-y", "padding", "padding-top",
+    "padding-right", "padding-bottom", "padding-left", "font", "font-size", "color",
+    "-webkit-text-fill-color", "-webkit-text-stroke", "text-shadow", "background",
+    "background-color", "background-image",
+))  # fmt: skip
+"""Only these properties and variables are read; a third of the declarations in newsletters."""
+
+
 class Declared(NamedTuple):
     """The value of a property."""
 
@@ -152,14 +165,17 @@ def _declarations(text: str) -> dict[str, Declared]:
     found: dict[str, Declared] = {}
     # Most styles have no strings, brackets, escapes or comments; they take half of the time.
     for one in text.split(";") if is_plain else _DECLARATION.findall(_without_comments(text)):
-        name, colon, value = one.partition(":")
+        name, _, value = one.partition(":")
+        name = (name if is_plain else unescaped(name)).strip().lower()
+        if name not in PROPERTIES and not name.startswith("--"):
+            continue
         value, mark, important = value.partition("!")
         if not is_plain:
-            name, value, important = map(unescaped, (name, value, important))
+            value, important = unescaped(value), unescaped(important)
         is_important = bool(mark) and important.strip().lower() == "important"
-        if colon and (is_important or not mark):
+        if is_important or not mark:
             declared = Declared(" ".join(value.lower().split()), is_important)
-            for property_, its in _longhands(name.strip().lower(), declared):
+            for property_, its in _longhands(name, declared):
                 before = found.get(property_)
                 if before is None or is_important or not before.important:
                     found[property_] = its

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, Literal, NamedTuple
 
 from selectolax.lexbor import SelectolaxError
@@ -70,8 +70,7 @@ Style = Mapping[str, Declared]
 
 
 def _value(style: Style, name: str) -> str:
-    found = style.get(name)
-    return found.value if found is not None else ""
+    return style[name].value if name in style else ""
 
 
 def _share(text: str) -> float | None:
@@ -270,10 +269,16 @@ class ElementStyle(Mapping[str, Declared]):
         self._own = declarations((node.attributes.get("style") or "")[: limits.STYLE_READ])
         self._known: dict[str, Declared | None] = {}
 
-    def __getitem__(self, name: str) -> Declared:
+    def _found(self, name: str) -> Declared | None:
         if name not in self._known:
             self._known[name] = self._page.declared(self._node, self._own, name)
-        found = self._known[name]
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._found(name) is not None
+
+    def __getitem__(self, name: str) -> Declared:
+        found = self._found(name)
         if found is None:
             raise KeyError(name)
         return found
@@ -300,6 +305,8 @@ class Page:
         self.hiding = self._sheet.hiding
         self._variables = _variables(self._sheet.rules, low)
         self._selected: dict[str, dict[int, Any]] = {}
+        self._setting: dict[str, tuple[dict[int, list[int]], list[int]]] = {}
+        self._entries = limits.RULE_ENTRIES
         self._steps = limits.MATCH_STEPS
         self._behind: dict[int, Colour | None] = {}
         self._looks = iter(range(limits.INNER_LOOKS))
@@ -308,7 +315,7 @@ class Page:
         """Return what is declared for a property of an element, by the rules of the cascade."""
         won = own.get(name)
         key: tuple[Any, ...] = (won.important, True) if won is not None else ()
-        for number in self._sheet.setting.get(name, ()):
+        for number in self._rules_for(node, name):
             rule = self._sheet.rules[number]
             declared = rule.style[name]
             # Most styles are elements' own, and only important rules overrule them.
@@ -323,6 +330,31 @@ class Page:
         if won is not None and "var(" in won.value:
             return Declared(with_variables(won.value, self._variables) or "", won.important)
         return won
+
+    def _rules_for(self, node: Any, name: str) -> Iterable[int]:
+        """The numbers of the rules that may set a property of an element."""
+        if name not in self._sheet.setting:
+            return ()
+        if name not in self._setting:
+            self._setting[name] = self._rules_setting(name)
+        by_element, others = self._setting[name]
+        own = by_element.get(node.mem_id, ())
+        return chain(own, others) if others else own
+
+    def _rules_setting(self, name: str) -> tuple[dict[int, list[int]], list[int]]:
+        """The rules that set a property: by their elements, and those with many or unknown ones."""
+        by_element: dict[int, list[int]] = {}
+        others = []
+        for number in self._sheet.setting[name]:
+            parts = self._sheet.rules[number].parts
+            elements = self._simple(parts[-1][1]) if parts is not None else {}
+            self._entries -= len(elements)
+            if parts is None or self._entries < 0:
+                others.append(number)
+            else:
+                for id_ in elements:
+                    by_element.setdefault(id_, []).append(number)
+        return by_element, others
 
     def _matches(self, node: Any, rule: Rule) -> bool | None:
         """Whether a rule is for an element; None if that is unknown.
@@ -371,22 +403,33 @@ class Page:
         The root stays: Lexbor cannot remove it, and mail programs show its content in a page of
         their own.
         """
-        nodes = []
-        if _UNSEEN_TAGS.search(self._low):
-            found = self._select(_UNSEEN_BY_TAG)[: limits.HIDDEN_NODES]
-            nodes = [node for node in found if self._is_unseen(node)]
-        if b"style" in self._low or b"color" in self._low:
-            nodes += [node for node in self._candidates() if self._is_hidden(node)]
         texts = []
         gone: set[int] = set()
-        # A node that is removed must not be touched again.
-        for node in nodes[: limits.HIDDEN_NODES]:
-            if node.mem_id not in gone and node.tag != "html":
+        # A node that is removed must not be touched again, so all are found before.
+        for node in list(islice(self._hidden(), limits.HIDDEN_NODES)):
+            if node.mem_id not in gone:
                 gone.add(node.mem_id)
                 gone.update(one.mem_id for one in node.css("*"))
                 texts.append(node.text(separator=" ").strip())
                 node.decompose()
         return [text for text in texts if text]
+
+    def _hidden(self) -> Iterator[Any]:
+        """Find hidden elements, but not those within one that is found before."""
+        inner: set[int] = set()
+        for node, is_hidden in self._suspects():
+            if node.mem_id not in inner and node.tag != "html" and is_hidden(node):
+                inner.update(one.mem_id for one in node.css("*"))
+                yield node
+
+    def _suspects(self) -> Iterator[tuple[Any, Callable[[Any], bool]]]:
+        """Elements that may be hidden, each with what tells it."""
+        if _UNSEEN_TAGS.search(self._low):
+            for node in self._select(_UNSEEN_BY_TAG)[: limits.HIDDEN_NODES]:
+                yield node, self._is_unseen
+        if b"style" in self._low or b"color" in self._low:
+            for node in self._candidates():
+                yield node, self._is_hidden
 
     def _is_unseen(self, node: Any) -> bool:
         display = _value(self._style(node), "display")
@@ -459,8 +502,13 @@ class Page:
 
     def _own_background(self, node: Any) -> str:
         """What an element declares for its background; "" if nothing."""
-        attributes, style = node.attributes, self._style(node)
-        if "background" in attributes or "background-image" in style:
+        attributes = node.attributes
+        if "background" in attributes:
+            return "a picture"
+        # Most elements around a text declare none.
+        is_styled = "style" in attributes or self._sheet.setting.keys() & _BACKGROUND_NAMES
+        style = self._style(node) if is_styled else {}
+        if "background-image" in style:
             return "a picture"
         texts = (
             _value(style, "background-color"),
@@ -523,7 +571,7 @@ class Look(NamedTuple):
 def look_of(style: Style) -> Look:
     """Return what a style may do: for any element, and with any values of variables."""
     hides = any("var(" in declared.value for declared in style.values()) or bool(
-        hiding_property("div", style) or hiding_property("div", {**style, "position": _ABSOLUTE})
+        hiding_property("div", {**style, "position": _ABSOLUTE})
     )
     return Look(hides, text_colour(style))
 
@@ -572,6 +620,7 @@ def _may_hide(look: Look, backs: list[Colour]) -> bool:
 
 _DISPLAYABLE: Final = frozenset(("dialog", "datalist", "rp", "noscript"))
 """elements that a style may show"""
+_BACKGROUND_NAMES: Final = frozenset(("background-color", "background-image"))
 _ABSOLUTE: Final = Declared("absolute", False)
 _NO_BACKGROUND: Final = frozenset(("transparent", "none", "inherit", "initial", "unset"))
 _SETTING: Final = {

@@ -134,26 +134,26 @@ def test_a_threshold_is_put_in_force_and_taken_back(judged, browser, script):
         page.get_by_role("button", name="Use this threshold…").click()
         page.get_by_role("heading", name="Use another threshold").wait_for()
         row = page.locator("table.facts").first.locator("tr", has_text="junk").last
-        assert "99.4508 %" in row.inner_text()
-        assert "60 %" in row.inner_text()
+        assert "99.45 %" in row.inner_text()
+        assert "60.00 %" in row.inner_text()
         for part in ("keep silent about the rest", "evaluate --apply", "keep their decision"):
             assert part in page.inner_text("main")
         if script:
             assert opened.fits()
             opened.accessible()
-        page.get_by_role("button", name="Use 60.0 % from now on").click()
-        page.locator("#notices").get_by_text("The threshold of junk is 60.0 % now").wait_for()
+        page.get_by_role("button", name="Use 60.00 % from now on").click()
+        page.locator("#notices").get_by_text("The threshold of junk is 60.00 % now").wait_for()
 
         def said(text):
             opened.go("/whatif")
             return text in page.inner_text("main")
 
-        until(lambda: said("Now messages are junk above 60.0 %"), "the new threshold")
-        assert "root chose the threshold of 60.0 %" in page.inner_text("main")
+        until(lambda: said("Now messages are junk above 60.00 %"), "the new threshold")
+        assert "root chose the threshold of 60.00 %" in page.inner_text("main")
         if script:
             opened.accessible()
         page.get_by_role("button", name="Bring back").click()
-        page.locator("#notices").get_by_text("again; before, it was 60.0 %").wait_for()
+        page.locator("#notices").get_by_text("again; before, it was 60.00 %").wait_for()
         until(lambda: said(before), "the threshold before")
         assert "chose the threshold" not in page.inner_text("main")
 

@@ -81,6 +81,22 @@ def test_the_live_page_is_filtered_and_says_how_much_comes(site, browser):
         page.get_by_role("link", name="of this listener").wait_for()
 
 
+def test_the_menu_has_six_entries_for_staff_and_three_for_users(site, browser):
+    """The pages of an entry are tabs below the menu; the menu marks the entry of the page."""
+    staff = ["Overview", "Messages", "Review", "Training", "Filter", "System"]
+    for login, path, entries, tabs in (
+        ("root", "/search", staff, ["Live", "Search", "Quarantine"]),
+        ("audit", "/whatif", staff, ["Graphs", "What if"]),
+        ("root", "/status", staff, []),
+        ("alice", "/mail", ["Quarantine", "All mail", "Trainings"], []),
+    ):
+        with window(browser, site.url) as opened:
+            page = opened.log_in(login, path)
+            assert page.locator("#menu a").all_inner_texts() == entries
+            assert page.locator("nav.tabs a").all_inner_texts() == tabs
+            assert page.locator("#menu a[aria-current]").count() == 1
+
+
 def test_a_phone_has_a_menu_and_targets_of_44_pixels(site, browser):
     """The entries are hidden until the menu is opened; each button and entry is high enough."""
     site.deliver("to be touched")
@@ -109,4 +125,4 @@ def test_an_error_keeps_the_menu_and_the_form(site, browser):
         page.get_by_role("button", name="It is ham").click()
         page.get_by_text("Choose at least one message").wait_for()
         opened.go("/message/s" + "a" * 26)
-        page.get_by_role("navigation").get_by_role("link", name="Live").wait_for()
+        page.get_by_role("navigation").get_by_role("link", name="Messages").wait_for()

@@ -79,7 +79,7 @@ def test_chosen_messages_are_taught_together(site, browser):
         page.get_by_label("All").check()
         page.get_by_role("button", name="It is ham").click()
         page.get_by_text("2 messages are taught as ham.").wait_for()
-        page.get_by_role("link", name="Trainings").click()
+        page.get_by_role("link", name="Training", exact=True).click()
         rows = opened.texts("table.events tbody tr")
         assert "taught as ham" in rows[0]
         assert "root, api" in rows[0]

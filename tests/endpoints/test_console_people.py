@@ -36,7 +36,7 @@ def test_sessions_of_a_login_end(rig):
     assert "secret" not in str(listed)
     assert "scrypt" not in str(listed)
     assert "sales@example.org" in rig.get(PATH, root).text
-    assert "1 sessions of alice ended" in act(rig, root, do="end", name="alice").text
+    assert "1 session of alice ended" in act(rig, root, do="end", name="alice").text
     assert rig.get("/mail", alice).status == 303
     assert rig.get(PATH, root).status == 200
     assert admin.ask("DELETE", "/people/alice/sessions").body == {"ended": 0}

@@ -48,7 +48,7 @@ def enter(rig, login, **more):
 
 
 @pytest.mark.parametrize(
-    ("login", "own"), [("root", "/live"), ("carol@example.org", "/quarantine")]
+    ("login", "own"), [("root", "/status"), ("carol@example.org", "/quarantine")]
 )
 def test_a_proxy_names_the_user(rig, login, own):
     """Without a password, also a user without a line in the password file."""

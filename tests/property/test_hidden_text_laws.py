@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.cpu_time import least_seconds, slowness
+from support.cpu_time import is_within
 
 from spamnb.mail.html import HtmlBudget, read_html
 
@@ -121,7 +121,7 @@ COSTLY = {
 @pytest.mark.parametrize("name", COSTLY)
 def test_no_page_takes_long(name: str) -> None:
     """The work for one page has limits, whatever its styles are."""
-    assert least_seconds(lambda: read(COSTLY[name]), times=2) < LIMIT_S * slowness()
+    assert is_within(lambda: read(COSTLY[name]), LIMIT_S)
 
 
 def test_style_sheets_do_not_stay_in_memory() -> None:

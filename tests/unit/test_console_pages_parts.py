@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from spamnb.console import page as rendering
-from spamnb.console.page import Renderer, percent, sentence, size_text, when
+from spamnb.console.page import Renderer, percent, sentence, size_text, threshold, when
 from spamnb.console.pages_http import PAGES
 from spamnb.console.pages_mail import (
     clue_rows,
@@ -17,7 +17,7 @@ from spamnb.console.pages_mail import (
     shown_outcomes,
 )
 from spamnb.console.site import KEPT
-from spamnb.console.texts import TEXTS
+from spamnb.console.texts import TEXTS, text
 from spamnb.model.events import EventKind
 from spamnb.scan.values import Action
 
@@ -39,6 +39,33 @@ FOLDER = rendering._HERE
 )
 def test_a_probability_is_never_rounded_to_certainty(share, shown):
     assert percent(share) == shown
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [
+        (0.985, "98.50 %"),
+        (0.994508, "99.45 %"),
+        (0.9999997, "99.999970 %"),
+        (0.00031, "0.031 %"),
+        (0.0, "0.00 %"),
+        (1.0, "100.00 %"),
+    ],
+)
+def test_all_thresholds_have_one_precision(share, shown):
+    assert threshold(share) == shown
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (0, "0 corrections are accepted."),
+        ("1", "1 correction is accepted."),
+        (2, "2 corrections are accepted."),
+    ],
+)
+def test_numbers_and_their_nouns_agree(count, said):
+    assert text("review.several_accept", count=count) == said
 
 
 def test_numbers_have_units_and_errors_are_sentences():

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.cpu_time import least_seconds, slowness
+from support.cpu_time import is_within
 
 from spamnb.engine.filter import Filter
 from spamnb.feedback.review import MAX_MESSAGES, read_report
@@ -258,28 +258,28 @@ def test_mail_by_machines_is_known(name, value, automatic):
     assert read_report(outer(**{name.replace("-", "_"): value}), "spam").automatic is automatic
 
 
-def seconds(raw):
-    return least_seconds(lambda: read_report(raw, "spam")) / slowness()
+def is_read_in_time(raw):
+    return is_within(lambda: read_report(raw, "spam"), 1)
 
 
 def test_hostile_structure_is_bounded():
     """Ten thousand parts, deep nesting, endless quotes: no report takes a second."""
     head = b"Content-Type: multipart/mixed; boundary=b\r\n\r\n"
     part = b"--b\r\nContent-Type: message/rfc822\r\n\r\nSubject: x\r\n\r\nx\r\n"
-    assert seconds(head + part * 10_000) < 1
+    assert is_read_in_time(head + part * 10_000)
     assert len(read_report(head + part * 10_000, "spam").items) <= MAX_MESSAGES
     deep = b"".join(
         b"Content-Type: multipart/mixed; boundary=b%05d\r\n\r\n--b%05d\r\n" % (n, n)
         for n in range(5_000)
     )
-    assert seconds(deep) < 1
+    assert is_read_in_time(deep)
     assert read_report(deep + part, "spam").how == "nothing"
     nested = b"Content-Type: message/rfc822\r\n\r\n" * 20_000
-    assert seconds(head + b"--b\r\n" + nested) < 1
-    assert seconds(b"\r\n" + b">" * 1_000_000) < 1
-    assert seconds(b"\r\n" + b"> > Message-ID: <" * 50_000) < 1
-    assert seconds(b"Resent-From: a\r\n" + b"Resent-To: a\r\n " * 50_000 + b"\r\n\r\n") < 1
-    assert seconds(b"X-Spamnb-Signature:" + b" " * 1_000_000 + b"\r\n\r\n") < 1
+    assert is_read_in_time(head + b"--b\r\n" + nested)
+    assert is_read_in_time(b"\r\n" + b">" * 1_000_000)
+    assert is_read_in_time(b"\r\n" + b"> > Message-ID: <" * 50_000)
+    assert is_read_in_time(b"Resent-From: a\r\n" + b"Resent-To: a\r\n " * 50_000 + b"\r\n\r\n")
+    assert is_read_in_time(b"X-Spamnb-Signature:" + b" " * 1_000_000 + b"\r\n\r\n")
 
 
 def test_a_field_of_a_million_lines_takes_no_more_than_the_message():

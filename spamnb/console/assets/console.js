@@ -106,6 +106,14 @@ function live() {
   });
 }
 
+// --- texts with numbers -----------------------------------------------------------------------------
+
+// {name} stands for a value, {name:message|messages} for a number with its noun.
+function filled(text, values) {
+  return text.replace(/\{(\w+)(?::([^|}]*)\|([^}]*))?\}/g, (_, name, one, more) =>
+    one === undefined ? values[name] : `${values[name]} ${values[name] === "1" ? one : more}`);
+}
+
 // --- the slider of What if --------------------------------------------------------------------------
 
 function slide() {
@@ -114,7 +122,7 @@ function slide() {
   const rows = JSON.parse(form.dataset.rows);
   range.addEventListener("input", () => {
     const row = rows[range.value];
-    for (const one of all("[data-text]")) one.textContent = one.dataset.text.replace(/\{(\w+)\}/g, (_, name) => row[name]);
+    for (const one of all("[data-text]")) one.textContent = filled(one.dataset.text, row);
     for (const one of all("path.mark")) one.setAttribute("transform", `translate(${+one.dataset.left + one.dataset.slot * row.place} 0)`);
     find("#whatif-field").value = row.field;
     range.setAttribute("aria-valuetext", row.line);
