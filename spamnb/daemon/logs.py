@@ -15,6 +15,7 @@ import re
 import select
 import stat
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -42,16 +43,19 @@ class DaemonLog:
         self._lost = 0
         self._cut = False
         """True if the last line was cut off"""
+        # Python refuses a poll that two threads use at a time. A signal handler may log.
+        self._lock = threading.RLock()
         self.apply_settings(form)
 
     def apply_settings(self, form: LogSettings) -> None:
         """Use other settings, and reopen the file, which may have been rotated."""
-        old, self._form, self._least = self._fd, form, LEVELS[form.level]
-        self._fd = _opened(form.file)
-        self._journal = self._fd == 2 and _is_journal(2)
-        self._poll = _poll_of(self._fd)
-        if old > 2:
-            os.close(old)
+        with self._lock:
+            old, self._form, self._least = self._fd, form, LEVELS[form.level]
+            self._fd = _opened(form.file)
+            self._journal = self._fd == 2 and _is_journal(2)
+            self._poll = _poll_of(self._fd)
+            if old > 2:
+                os.close(old)
 
     def give(self, uid: int, gid: int) -> None:
         """Change the owner of the file, so that this user can reopen it."""
@@ -63,14 +67,15 @@ class DaemonLog:
         level = str(record.get("level", "info"))
         if LEVELS.get(level, 20) < self._least:
             return
-        if self._poll is not None and not self._poll.poll(0):
-            self._lost += 1
-            return
-        line = self._line(level, record)
-        if self._lost:
-            loss = {"event": "log lines lost", "lines": self._lost}
-            line, self._lost = self._line("warning", loss) + line, 0
-        self._write(line.encode("utf-8", "replace"))
+        with self._lock:
+            if self._poll is not None and not self._poll.poll(0):
+                self._lost += 1
+                return
+            line = self._line(level, record)
+            if self._lost:
+                loss = {"event": "log lines lost", "lines": self._lost}
+                line, self._lost = self._line("warning", loss) + line, 0
+            self._write(line.encode("utf-8", "replace"))
 
     def _write(self, data: bytes) -> None:
         """Write a line; to a pipe in pieces that never block."""

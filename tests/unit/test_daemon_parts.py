@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -314,6 +315,27 @@ def test_a_long_line_does_not_wait_for_the_logs_reader():
     assert rest.startswith("\n")
     assert "log lines lost" in rest
     assert rest.splitlines()[-1].endswith(" info short")
+
+
+def test_threads_log_at_the_same_time():
+    """All lines arrive whole; Python refuses a poll that another thread uses at the moment."""
+    reader, writer = os.pipe()
+    into_pipe = DaemonLog(LogSettings(file=f"/proc/self/fd/{writer}", format="json"))
+    into_device = DaemonLog(LogSettings(file="/dev/null"))
+    threads, lines = 8, 40
+
+    def write(thread):
+        for number in range(lines):
+            into_pipe({"event": "line", "number": thread * lines + number})
+            for _ in range(50):
+                into_device({"event": "line"})
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(write, range(threads)))
+    heard = [json.loads(line)["number"] for line in os.read(reader, 1 << 20).splitlines()]
+    os.close(reader)
+    os.close(writer)
+    assert sorted(heard) == list(range(threads * lines))
 
 
 def test_a_log_without_a_reader_stops_nothing():
