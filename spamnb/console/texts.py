@@ -88,7 +88,7 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "settings.file": "The settings file is",
     "settings.no_file": "There is no settings file: all settings have their defaults.",
     "settings.help": "Secrets are not shown. Change settings in the file, and then press “Read "
-    "the settings again” on the page Status.",
+    "the settings again” on the page Overview.",
     "settings.words": "Name or meaning",
     "settings.no_match": "No setting has these words.",
     "menu": "Menu",

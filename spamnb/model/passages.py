@@ -12,7 +12,7 @@ same score in every batch.
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, log
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,9 @@ from spamnb.model.smoothing import Floats
 LENGTHS = (1, 2, 4)
 """Blocks in a passage: 40, 80 and 160 words. Each is twice the one before."""
 _BY_LENGTH = np.array(LENGTHS)[:, None]
+CHANCE = 0.05
+"""Nats for each e-fold of passages: of many, one has a high lead by chance. Without it, passages make
+the rank of ordinary mail worse (docs/decisions/0079)."""
 
 
 class Passage(NamedTuple):
@@ -56,12 +59,14 @@ class Passages(NamedTuple):
     def strongest(self, leads: Floats) -> list[Passage]:
         """Return the strongest passage of each message, given the lead of each passage."""
         leads = np.where(self.exists, leads, -inf)
-        found, begin = [], 0
-        for end in self.ends:
+        counts = np.add.reduce(self.exists, dtype=np.int64).cumsum().take(np.array(self.ends) - 1)
+        found, begin, before = [], 0, 0
+        for end, count in zip(self.ends, counts.tolist(), strict=True):
             mine = leads[:, begin:end]
             length, first = divmod(int(mine.argmax()), end - begin)
-            found.append(Passage(float(mine[length, first]), first, LENGTHS[length]))
-            begin = end
+            lead = float(mine[length, first]) - CHANCE * log(max(count - before, 1))
+            found.append(Passage(lead, first, LENGTHS[length]))
+            begin, before = end, count
         return found
 
 
