@@ -24,8 +24,8 @@ LENGTHS = (1, 2, 4)
 """Blocks in a passage: 40, 80 and 160 words. Each is twice the one before."""
 _BY_LENGTH = np.array(LENGTHS)[:, None]
 CHANCE = 0.05
-"""Nats for each e-fold of passages: of many, one has a high lead by chance. Without it, passages make
-the rank of ordinary mail worse (docs/decisions/0079)."""
+"""Nats for each e-fold of passages, of which one leads by chance. With 0, passages make the rank of
+ordinary mail worse (docs/decisions/0079)."""
 
 
 class Passage(NamedTuple):
