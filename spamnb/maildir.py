@@ -1,45 +1,10 @@
-"""Watch a Maildir.
+"""Watch a Maildir: a message moved by its user becomes feedback.
 
-The watcher's checkpoint, in a small file. Failure: StoreAccessError.
-
-The meaning of a Maildir folder, by its name, and the label that it implies. Pure.
-
-A message in Junk was labelled spam by the user that moved it there, elsewhere ham. Folders for
-deleted or own mail imply nothing. The X-Spam-Flag header tells whether delivery or the user chose
-the folder: only a folder that contradicts the header, or an earlier label, is a user's correction.
-So nothing is learnt from spamnb's own verdicts, and no earlier folder needs to be remembered.
-
-File events of the kernel by inotify, which the standard library lacks.
-
-A thin wrapper with what a Maildir needs: a file arrived in a folder, a folder was created, events
-were lost. See inotify(7). Failure: OSError.
-
-The labels that users gave their mail by folders or by keywords. Pure, except keyword files.
-
-Folders: Junk is spam. Archives and folders that the user created are ham, and so is an answered
-message in any folder except Junk. The rest of the inbox, deleted and own mail give no label.
-Keywords: `$Junk` and `Junk` are spam, `$NotJunk`, `NotJunk` and `NonJunk` ham; the file
-`dovecot-keywords` of a Maildir tells which letter of a file name is which keyword.
-
-A mailbox in a Maildir: find one message by its Message-ID, move it by renaming, delete it.
-
-Files are renamed from folder to folder, as mail programs do; none is written. Only files that
-arrived since `open` are read, so a mailbox of a hundred thousand messages costs only their names.
-
-Must not know what a move means, or which program watches. Failure: PeerError.
-
-Learn from the folders of messages: a message moved by its user becomes feedback.
-
-The watcher records when and where a file arrives, and reads it only after it has not moved for a
-while. So a temporary place (a client's rule, a mistaken move) teaches nothing. A restart continues
-at the checkpoint: files that moved since then are checked (by their ctime). A second check changes
-nothing, since the model knows the taught label.
-
-The watcher may run as root, and a Maildir's owner controls its links: all access is by descriptors
-of folders, without following that user's links (`store.paths`).
-
-Must not know the model or the control socket: the caller passes functions that look up a label and
-teach. Failure: their StoreError is passed on, and a message that was not taught is checked again.
+`Watcher` reads what arrives in the folders and teaches it, `MaildirMailbox` moves and deletes
+messages, `label_from_folder`, `label_by_folder` and `label_by_keyword` tell what a place or a
+keyword means. Must not know the model or the control socket: the caller passes functions that look
+up a label and teach; their StoreError is passed on, and a message that was not taught is checked
+again.
 """
 
 from __future__ import annotations
@@ -142,6 +107,12 @@ def label_from_folder(folder: Role, delivered: Role, taught: str | None) -> str 
 
     If any user has taught the message, the folder is compared with its label, else with its header.
     Without the header only Junk implies a label.
+
+    A message in Junk was labelled spam by the user that moved it there, elsewhere ham. Folders for
+    deleted or own mail imply nothing. The X-Spam-Flag header tells whether delivery or the user
+    chose the folder: only a folder that contradicts the header, or an earlier label, is a user's
+    correction. So nothing is learnt from spamnb's own verdicts, and no earlier folder needs to be
+    remembered.
     """
     if folder == "silent":
         return None
@@ -174,7 +145,11 @@ class FileEvent(NamedTuple):
 
 
 class Inotify:
-    """Watches folders."""
+    """Watches folders.
+
+    The standard library lacks inotify(7). A file arrived in a folder, a folder was created, events
+    were lost. Failure: OSError.
+    """
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -235,7 +210,11 @@ _FOLDERS = Folders()
 
 
 def label_by_folder(span: MessageSpan, root: str) -> str | None:
-    """Return the label that the folder of a message implies; None if it implies none."""
+    """Return the label that the folder of a message implies; None if it implies none.
+
+    Junk is spam. Archives and folders that the user created are ham, and so is an answered message
+    in any folder except Junk. The rest of the inbox, deleted and own mail give no label.
+    """
     flags = _flags(span)
     if "T" in flags:
         return None
@@ -248,7 +227,11 @@ def label_by_folder(span: MessageSpan, root: str) -> str | None:
 
 
 def label_by_keyword(span: MessageSpan, _root: str) -> str | None:
-    """Return the label of a message's keywords; None if it has none or both."""
+    """Return the label of a message's keywords; None if it has none or both.
+
+    `$Junk` and `Junk` are spam, `$NotJunk`, `NotJunk` and `NonJunk` ham; the file
+    `dovecot-keywords` of a Maildir tells which letter of a file name is which keyword.
+    """
     path = Path(span.path)
     names = _keywords(path.parent.parent)
     letters = [names.get(flag) for flag in _flags(span)]
@@ -311,7 +294,14 @@ class MaildirLocation:
 
 
 class MaildirMailbox:
-    """`Mailbox` in one user's Maildir. Created by `open`."""
+    """`Mailbox` in one user's Maildir. Created by `open`.
+
+    Files are renamed from folder to folder, as mail programs do; none is written. Only files that
+    arrived since `open` are read, so a mailbox of a hundred thousand messages costs only their
+    names.
+
+    Must not know what a move means, or which program watches. Failure: PeerError.
+    """
 
     channels = frozenset(("maildir",))
     advice = "check that `spamnb watch` runs for this Maildir, with a --quiet below --wait"
@@ -480,7 +470,16 @@ class _Entry(NamedTuple):
 
 
 class Watcher:
-    """Watches Maildirs."""
+    """Watches Maildirs.
+
+    The watcher records when and where a file arrives, and reads it only after it has not moved for
+    a while. So a temporary place (a client's rule, a mistaken move) teaches nothing. A restart
+    continues at the checkpoint: files that moved since then are checked (by their ctime). A second
+    check changes nothing, since the model knows the taught label.
+
+    The watcher may run as root, and a Maildir's owner controls its links: all access is by
+    descriptors of folders, without following that user's links (`store.paths`).
+    """
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ that a browser would connect to.
 
 The preview of a message, as one HTML document. Pure.
 
-Header fields are a table; text is shown as it is; HTML is cleaned (`html_cleaner`); hidden text
+Header fields are a table; text is shown as it is; HTML is cleaned (`clean_html`); hidden text
 that the reader found is shown separately and marked; attachments are listed and never opened. The
 limits of the reader (`mail/limits.py`) bound the work for any message. No function raises.
 """

@@ -1,55 +1,10 @@
-"""What each request to the console needs.
+"""What each request to the console needs, for the API and the pages.
 
-Types of parameters: the JSON schema of each, and the check of a value. Pure.
+Parameters and their types, errors as replies (RFC 9457), callers and their rights, events, the
+limits of a request and the places where it runs, signed links, and what the operations work with.
 
-A parameter of the path or the query arrives as text, one of a JSON body as a value of JSON.
-Failure: UserError, which names the parameter and what is allowed.
-
-Errors as replies: RFC 9457, with the fields of the control socket's errors. Pure.
-
-Who sends a request, what the caller may do, and how often. Must not know operations.
-
-    unix socket     uid 0 and the owner of the daemon: everything; other users: their own messages
-    Bearer token    the scopes of the token; with a user only that user's messages
-    TCP, no token   `metrics` from this machine, without a header of a proxy
-
-A request that comes through a proxy of the settings belongs to the client of the proxy. It has
-neither the rights of this machine nor those of the user at the unix socket. Failure: ApiError with
-the status of the reply.
-
-Server-sent events: an event is published once, and each stream sends it to its client.
-
-A client that reads too slowly loses the oldest events and is told how many (`missed`). A client
-that reconnects with `Last-Event-ID` gets the events that it has not seen, if they are still kept.
-
-HTTP requests, for the API and the pages: host, client, query and body, each with its limit.
-
-An exception that is no SpamnbError is logged once with an incident id; the reply names only this
-id. Failure: ApiError with the status of the reply.
-
-Where requests run: in threads, with a limit for each kind of request.
-
-Requests that compute for long or wait for another process do not delay the others.
-
-The addresses that want no digest: a file for each, named by its hash.
-
-    home/console/digest_off/HASH    the address
-
-Failure: StoreError if the folder cannot be read or written.
-
-Signed links: one message in quarantine, for one recipient, until a time.
-
-    home/console/link_keys/YYYYMM    32 random bytes, drawn in that month
-
-A link needs no login: its holder may see this message, release it to its recipient, and delete it
-for the recipient. The link contains version, key, end, message and recipient, with an HMAC-SHA256
-of 128 bits over all of them. A key is deleted when the links of its month have ended; deleting the
-folder ends all links. Failure: ApiError for a link that is not valid, StoreError if
-the keys cannot be read or written.
-
-What the operations of the API work with: model, history, index, quarantine and learner.
-
-The model is opened for reading; only the learner writes it. Must not know HTTP.
+Must not know operations. Failure: ApiError with the status of the reply; UserError names the
+parameter and what is allowed.
 """
 
 from __future__ import annotations
@@ -114,7 +69,10 @@ MOST_ID: Final = (1 << 63) - 1
 
 
 class ParameterType(NamedTuple):
-    """A JSON schema, and a function that returns the checked value or raises ValueError."""
+    """A JSON schema, and a function that returns the checked value or raises ValueError.
+
+    A parameter of the path or the query arrives as text, one of a JSON body as a value of JSON.
+    """
 
     schema: Schema
     take: Callable[[Any], Any]
@@ -405,7 +363,16 @@ class TrustedProxies(NamedTuple):
 
 
 class Callers:
-    """Identifies callers, and limits their rates."""
+    """Identifies callers, and limits their rates.
+
+        unix socket     uid 0, the owner of the daemon: everything; other users: their own messages
+        Bearer token    the scopes of the token; with a user only that user's messages
+        TCP, no token   `metrics` from this machine, without a header of a proxy
+
+    A request that comes through a proxy of the settings belongs to the client of the proxy. It has
+    neither the rights of this machine nor those of the user at the unix socket. Failure: ApiError
+    with the status of the reply.
+    """
 
     def __init__(self, tokens: TokenFile, clock: Callable[[], float] = time.monotonic) -> None:
         self.proxies = TrustedProxies()
@@ -527,7 +494,12 @@ class _EventStream:
 
 
 class EventHub:
-    """Publishes events to all streams; used in the thread of the event loop."""
+    """Publishes events to all streams; used in the thread of the event loop.
+
+    A client that reads too slowly loses the oldest events and is told how many (`missed`). A client
+    that reconnects with `Last-Event-ID` gets the events that it has not seen, if they are still
+    kept.
+    """
 
     def __init__(self) -> None:
         self._name = secrets.token_hex(4)
@@ -775,7 +747,11 @@ def guarded(
     headers: Mapping[str, str],
     log: Log,
 ) -> Endpoint:
-    """Turn each exception into a reply, and add headers to all replies that lack them."""
+    """Turn each exception into a reply, and add headers to all replies that lack them.
+
+    An exception that is no SpamnbError is logged once with an incident id; the reply names only
+    this id.
+    """
 
     async def replied(request: Request) -> Response:
         try:
@@ -812,7 +788,10 @@ Result = TypeVar("Result")
 
 
 class WorkPlaces:
-    """The places of one console."""
+    """The places of one console.
+
+    Requests that compute for long or wait for another process do not delay the others.
+    """
 
     def __init__(self) -> None:
         self._places = {name: asyncio.Semaphore(size) for name, size in PLACES.items()}
@@ -840,7 +819,12 @@ class WorkPlaces:
 
 
 class DigestOptOuts:
-    """The choices of one home."""
+    """The choices of one home.
+
+        home/console/digest_off/HASH    the address
+
+    Failure: StoreError if the folder cannot be read or written.
+    """
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "console" / "digest_off"
@@ -892,7 +876,16 @@ class SignedLink(NamedTuple):
 
 
 class SignedLinks:
-    """Makes and reads the links of one home."""
+    """Makes and reads the links of one home.
+
+        home/console/link_keys/YYYYMM    32 random bytes, drawn in that month
+
+    A link needs no login: its holder may see this message, release it to its recipient, and delete
+    it for the recipient. The link contains version, key, end, message and recipient, with an
+    HMAC-SHA256 of 128 bits over all of them. A key is deleted when the links of its month have
+    ended; deleting the folder ends all links. Failure: ApiError for a link that is not valid,
+    StoreError if the keys cannot be read or written.
+    """
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "console" / "link_keys"
@@ -1015,7 +1008,10 @@ class SettingsInForce(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSite:
-    """The served home."""
+    """The served home.
+
+    The model is opened for reading; only the learner writes it. Must not know HTTP.
+    """
 
     config: ModelConfig
     history: History

@@ -1,38 +1,8 @@
 """Webhooks: watch, keep and send events.
 
-The events that wait for their receivers, on disk until a receiver has taken them.
-
-    waiting    webhook, 8 bytes of a hash | event type u8 | number u64    next u64 | made u64 |
-               attempts u16 | webhook-id, 24 characters | body
-    meta       "state": what the events were made from, JSON; "dropped": numbers by webhook, JSON
-
-`put` stores events together with the state that they were made from, in one synced transaction: a
-killed process neither loses an event nor makes it twice, and the ID of the event stays the same. At
-most `MOST` events of each webhook and type wait, so a flood of one type does not displace others.
-Damaged files are replaced by empty ones. Failure: StoreError.
-
-One request to a receiver: POST with a signature (Standard Webhooks). Blocking.
-
-Redirects are not followed and proxies of the environment are not used: a request goes only to the
-address in the settings. Certificates are verified. Each step has a time limit. Only the status of
-the reply is read. Failure: PeerError if there is no reply.
-
-Sends the waiting events of one webhook, in a thread: a receiver that is away delays no other.
-
-An event is deleted after a reply with 2xx; any other reply, or none, is a failure. After each
-failure the webhook pauses, and the event waits twice as long as before.
-
-Find the events since the last look in the files of the home.
-
-Each watch compares the present with its part of the state that the last look stored on disk. So it
-also finds an event that happened while this process did not run. The first look only records the
-present, except for warnings. If one watch fails, the others go on, and it looks again the next
-time. The status reads all files of a large quarantine: the longer it takes, the less often it is
-asked for.
-
-The webhooks of one home: looks for events, and a sender for each webhook of the settings.
-
-Failure: StoreError.
+`WebhookWatch` finds events in the files of the home, `WebhookOutbox` keeps them on disk until a
+receiver has taken them, `WebhookSender` sends those of one webhook (`post`), and `Webhooks` has all
+webhooks of a home. Failure: StoreError; PeerError if a receiver does not reply.
 """
 
 from __future__ import annotations
@@ -128,7 +98,17 @@ class DueEvent(NamedTuple):
 
 
 class WebhookOutbox:
-    """The waiting events of one home."""
+    """The waiting events of one home.
+
+        waiting    webhook, 8 bytes of a hash | event type u8 | number u64    next u64 | made u64 |
+                   attempts u16 | webhook-id, 24 characters | body
+        meta       "state": what the events were made from; "dropped": numbers by webhook; JSON
+
+    `put` stores events together with the state that they were made from, in one synced transaction:
+    a killed process neither loses an event nor makes it twice, and the ID of the event stays the
+    same. At most `MOST` events of each webhook and type wait, so a flood of one type does not
+    displace others. Damaged files are replaced by empty ones. Failure: StoreError.
+    """
 
     def __init__(self, home: Path) -> None:
         self._environment = share_or_renew(home / "console" / FOLDER, ("waiting", "meta"))
@@ -292,7 +272,12 @@ def signed(key: bytes, name: str, now_s: int, body: bytes) -> dict[str, str]:
 
 
 def post(params: WebhookParams, fields: Mapping[str, str], body: bytes) -> int:
-    """Send a body; return the status of the reply."""
+    """Send a body; return the status of the reply.
+
+    Redirects are not followed and proxies of the environment are not used: a request goes only to
+    the address in the settings. Certificates are verified. Each step has a time limit. Only the
+    status of the reply is read. Failure: PeerError if there is no reply.
+    """
     target = params.target
     try:
         with _connected(params, target) as wire:
@@ -371,7 +356,13 @@ class WebhookSettings(NamedTuple):
 
 
 class WebhookSender:
-    """The thread of one webhook."""
+    """The thread of one webhook.
+
+    An event is deleted after a reply with 2xx; any other reply, or none, is a failure. After each
+    failure the webhook pauses, and the event waits twice as long as before.
+
+    Each has its thread: a receiver that is away delays no other.
+    """
 
     def __init__(
         self,
@@ -480,7 +471,14 @@ Found = tuple[Any, list[WebhookEvent]]
 
 
 class WebhookWatch:
-    """Looks for events of one home."""
+    """Looks for events of one home.
+
+    Each watch compares the present with its part of the state that the last look stored on disk. So
+    it also finds an event that happened while this process did not run. The first look only records
+    the present, except for warnings. If one watch fails, the others go on, and it looks again the
+    next time. The status reads all files of a large quarantine: the longer it takes, the less often
+    it is asked for.
+    """
 
     def __init__(self, log: Log) -> None:
         self._log = log

@@ -1,33 +1,8 @@
-"""Supervise the processes of the daemon.
+"""Supervise the processes of the daemon: start them, restart those that end, stop all in order.
 
-Channel from the supervisor to a child process: start parameters and reload messages.
-
-Each child inherits one end of a socket pair. The first datagram is its `StartParams`, later ones
-are `Order` messages; end of file means that the supervisor is gone. With datagrams
-(SOCK_SEQPACKET) a message arrives whole or not at all, and a child that does not read cannot block
-the supervisor. Values are JSON, so they cannot contain code.
-
-One child process: start it by exec, send it messages, watch it by its pidfd.
-
-Must not know what the roles do, nor when a child is restarted.
-
-Child side of the supervisor channel: initial settings, reload and stop.
-
-Must not know what the roles do. A child stops on SIGTERM, and when its supervisor is gone.
-
-Notify systemd: ready, reloading, stopping, alive (sd_notify(3), sd_watchdog_enabled(3)).
-
-Each notification is a datagram to $NOTIFY_SOCKET; without that variable nothing is sent. Must not
-know what the daemon does. A notification that cannot be sent is dropped.
-
-The supervisor starts the daemon's processes, restarts those that end, and stops all in order.
-
-It never reads mail. Every second it checks the shared state: a process without a heartbeat for too
-long is killed, and the messages that it was scanning become known crashers. The supervisor reads
-and checks new settings; if they are invalid, all processes keep the old ones. At the end workers
-finish first, while their next hop (the delivery agent) and the learner still run.
-
-Failure: BugError if a process cannot be started at all; everything else is logged and retried.
+`Supervisor` has the children, `SupervisorChannel` and `ChildChannel` are the two ends of the
+channel to each, and `Notifier` tells systemd. Must not know what the roles do. Failure: BugError if
+a process cannot be started at all; everything else is logged and retried.
 """
 
 from __future__ import annotations
@@ -89,7 +64,7 @@ class StartParams:
     delivery: str = ""
     """address of the delivery agent, for listeners with the agent as upstream"""
     feed_fd: int = -1
-    """the newest verdicts: see `verdict_feed`; -1 without a console"""
+    """the newest verdicts: see `shared.FeedWriter`; -1 without a console"""
     feed_ring: int = 0
     """the ring of a worker"""
     scan_slots: list[int] = field(default_factory=list)
@@ -109,7 +84,10 @@ class Order:
 
 
 class ChildChannel:
-    """The child's end."""
+    """The child's end.
+
+    A child stops on SIGTERM, and when its supervisor is gone.
+    """
 
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
@@ -146,7 +124,13 @@ class ChildChannel:
 
 
 class SupervisorChannel:
-    """The supervisor's end."""
+    """The supervisor's end.
+
+    Each child inherits one end of a socket pair. The first datagram is its `StartParams`, later
+    ones are `Order` messages; end of file means that the supervisor is gone. With datagrams
+    (SOCK_SEQPACKET) a message arrives whole or not at all, and a child that does not read cannot
+    block the supervisor. Values are JSON, so they cannot contain code.
+    """
 
     def __init__(self) -> None:
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -375,7 +359,11 @@ class ChildLoop:
 
 
 class Notifier:
-    """Connection to the service manager, opened before privileges are dropped."""
+    """Connection to the service manager, opened before privileges are dropped.
+
+    Each notification is a datagram to $NOTIFY_SOCKET; without that variable nothing is sent. Must
+    not know what the daemon does. A notification that cannot be sent is dropped.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._socket = _connected(environment.get("NOTIFY_SOCKET", ""))
@@ -491,7 +479,13 @@ class ProcessPlan:
 
 
 class Supervisor:
-    """One run of the daemon."""
+    """One run of the daemon.
+
+    It never reads mail. Every second it checks the shared state: a process without a heartbeat for
+    too long is killed, and the messages that it was scanning become known crashers. The supervisor
+    reads and checks new settings; if they are invalid, all processes keep the old ones. At the end
+    workers finish first, while their next hop (the delivery agent) and the learner still run.
+    """
 
     def __init__(self, process_plan: ProcessPlan, log: DaemonLog, notifier: Notifier) -> None:
         self._plan = process_plan

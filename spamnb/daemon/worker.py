@@ -1,48 +1,9 @@
 """The processes that scan.
 
-The endpoints of a worker: one row for each protocol of a listener.
-
-A scan process: scans large messages for a worker, and can be killed at its time limit.
-
-A timeout of an event loop cannot stop code that does not return; a signal can. The worker sends one
-message at a time (a line of JSON, then the bytes) and gets a line of JSON. The process first
-reports that it is ready, so its start does not count in a message's time. `scan_pool` has the
-queue.
-
-Scan processes of a worker, and the queue of large messages for them.
-
-All workers together have as many scan processes as the machine has cores, and each worker at least
-one (`bootstrap`). One pool for all workers would use the cores better when one worker has all the
-large mail, but would need a central process; its crash would stop all scans.
-
-A message waits in the queue until a process is ready, in an order that is fair to the clients. Its
-time limit starts when it leaves the queue. If its scan cannot start in time, it is answered
-`busy`; it is not recorded as a known crasher.
-
-The queue has no own limit: each message in it belongs to a session that waits for its reply, counts
-in the worker's memory budget (above it the relay stops reading), and leaves the queue when its
-session ends.
-
-Failure: every job is answered; a fault is {"reason": ...}: `overrun`, `busy`, `known_crasher` (it
-ended two processes), or `fault` (no process can be started, or its answer cannot be read).
-
-Scanners of a worker: a model session, a scanner per listener, and scan processes.
-
-New settings create a new set; messages being scanned finish with the old one. Must not know
-connections. Failure: an access list that cannot be read is logged, and the old one stays.
-
-The listeners of a worker: sockets, servers and endpoints; new settings add and remove some.
-
-A listener that was removed, or has moved to another address, accepts the connections that wait at
-its sockets, stops listening, and serves its open connections until they end, or `serve.drain_s` is
-over, with the last settings of its section. Not thread-safe.
-
-The worker process: one event loop with the endpoints of all listeners and their scanners.
-
-It listens on the sockets of its slot. The supervisor keeps them open, so that the next process in
-the slot serves the connections that wait there. On SIGTERM, or when the supervisor is gone, it
-accepts the waiting connections, finishes open sessions and exits. Failure: an error affects one
-session only; a worker that dies is restarted.
+A `Worker` is one event loop with the endpoints of its listeners (`WorkerListeners`) and their
+scanners (`ScannerFactory`). It scans small messages itself; large ones go to the scan processes of
+its `ScanPool`, which can be killed at their time limit. Failure: an error affects one session only;
+a worker that dies is restarted.
 """
 
 from __future__ import annotations
@@ -190,7 +151,12 @@ kernel when memory was short, or by an administrator"""
 
 
 def scan_main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
-    """Scan messages until the worker closes the connection."""
+    """Scan messages until the worker closes the connection.
+
+    A timeout of an event loop cannot stop code that does not return; a signal can. The worker sends
+    one message at a time (a line of JSON, then the bytes) and gets a line of JSON. The process
+    first reports that it is ready, so its start does not count in a message's time.
+    """
     lower_priority(NICE)
     settings, log = start_child(start, f"scan {start.slot}")
     model_session = ModelSession(
@@ -544,7 +510,23 @@ Answered = Callable[[dict[str, Any]], None]
 
 
 class ScanPool:
-    """Implements `scanning.Offload`."""
+    """Implements `scanning.Offload`.
+
+    All workers together have as many scan processes as the machine has cores, and each worker at
+    least one. One pool for all workers would use the cores better when one worker has all the large
+    mail, but would need a central process; its crash would stop all scans.
+
+    A message waits in the queue until a process is ready, in an order that is fair to the clients.
+    Its time limit starts when it leaves the queue. If its scan cannot start in time, it is answered
+    `busy`; it is not recorded as a known crasher.
+
+    The queue has no own limit: each message in it belongs to a session that waits for its reply,
+    counts in the worker's memory budget (above it the relay stops reading), and leaves the queue
+    when its session ends.
+
+    Failure: every job is answered; a fault is {"reason": ...}: `overrun`, `busy`, `known_crasher`
+    (it ended two processes), or `fault` (no process can be started, or its answer cannot be read).
+    """
 
     def __init__(self, settings: Settings, links: ScanProcessDeps, entry: str = ENTRY) -> None:
         self._settings = settings
@@ -652,7 +634,11 @@ class ScannerFactoryDeps(NamedTuple):
 
 
 class ScannerFactory:
-    """Creates the scanners of one worker."""
+    """Creates the scanners of one worker.
+
+    New settings create a new set; messages being scanned finish with the old one. Must not know
+    connections. Failure: an access list that cannot be read is logged, and the old one stays.
+    """
 
     def __init__(self, settings: Settings, deps: ScannerFactoryDeps) -> None:
         self._deps = deps
@@ -767,7 +753,12 @@ class _ServedListener:
 
 
 class WorkerListeners:
-    """All listeners of a worker."""
+    """All listeners of a worker.
+
+    A listener that was removed, or has moved to another address, accepts the connections that wait
+    at its sockets, stops listening, and serves its open connections until they end, or
+    `serve.drain_s` is over, with the last settings of its section. Not thread-safe.
+    """
 
     def __init__(
         self,
@@ -876,7 +867,13 @@ def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
 
 
 class Worker(ChildRole):
-    """The endpoints of all listeners in one event loop."""
+    """The endpoints of all listeners in one event loop.
+
+    It listens on the sockets of its slot. The supervisor keeps them open, so that the next process
+    in the slot serves the connections that wait there. On SIGTERM, or when the supervisor is gone,
+    it accepts the waiting connections, finishes open sessions and exits. Failure: an error affects
+    one session only; a worker that dies is restarted.
+    """
 
     def __init__(self, context: ChildContext) -> None:
         super().__init__(context)

@@ -1,47 +1,10 @@
 """The learner: one writer, groups of commits.
 
-The personal part of a label: what it adds to the corrections of the person that gave it.
-
-A label of a person belongs to message and person (`label_key`): two persons may give one message
-different labels, and each of them can undo only their own.
-
-Limit how far the feedback of users changes the shared corrections.
-
-The size of a step is its error, 1 - P(label), times its weight and the reduction for contradicting
-labels. The steps of one person within a day sum to less than a budget: each is scaled by what is
-left of it, so strong contradictions have less effect the more there are. Labels that the model
-agrees with use up next to nothing. Counts still change by one, and the corrected message still gets
-the person's label (`core.model.correction`). Bulk training has no budget: the owner of the model
-runs it.
-
-All users without enough credit (`engine.credit`) share one more budget, for thirty days: many new
-accounts have no more effect than one, and waiting for the next day gains nothing. A user with
-credit does not use it, and has an own one for thirty days that grows with the credit.
-
-Persons that trained most of a model can harm few others, so a budget grows with the share of the
-messages of its person, or of all users without credit: a model trained by one person's corrections
-alone has no limit.
-
-Spent budgets, shares and credit are read from the journal, so a restart, another process or a
-relearning gets the same numbers. Must not know scores.
-
-Turn training requests into journal events and apply them to the model.
-
-Runs inside one write transaction on a whole batch of requests. It first plans all of them (labels,
-sequence numbers, rehearsals: nothing that depends on scores), then reads every row that the batch
-will change in one call, then applies request after request to those rows. A batch therefore leaves
-the same events and the same bytes as its requests one by one. Must not know messages, clocks or
-files.
-
-Failure: a refused request gives a receipt with its error, and the others are carried out. An error
-of the rows or the store aborts the transaction, and nothing is changed.
-
-Group commit: training requests of several threads share one transaction and its fsync.
-
-The thread that gets the lock first commits all requests that are pending then; the other threads
-find their receipts ready. There is no background thread to start or stop. Invariants: requests of
-one caller stay together and in order; `run` returns only after its requests are on disk or
-refused.
+`Committer` gathers the requests of several threads into one transaction, `Learner` and
+`LearningBatch` turn them into events and rows, `StepBudgets` limits how far the feedback of users
+changes the shared corrections, and `with_personal_step` has the personal part of a label. Failure:
+a refused request gives a receipt with its error, and the others are carried out; an error of the
+rows or the store aborts the transaction, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -119,7 +82,11 @@ from spamnb.store.contract import ReadView, Store, WriteView
 def message_for_person(
     recipe: Recipe, plan: PlannedEvent, training_rows: TrainingRows
 ) -> PersonalMessage:
-    """Return the message as it is for the person of the plan, with the present numbers."""
+    """Return the message as it is for the person of the plan, with the present numbers.
+
+    A label of a person belongs to message and person (`label_key`): two persons may give one
+    message different labels, and each of them can undo only their own.
+    """
     persons = training_rows.persons
     if persons is None:
         raise BugError("an event of a person needs the corrections of persons")
@@ -218,7 +185,26 @@ def _name_of(source: Source | Event) -> str:
 
 
 class StepBudgets:
-    """What is left of the budgets of one model."""
+    """What is left of the budgets of one model.
+
+    The size of a step is its error, 1 - P(label), times its weight and the reduction for
+    contradicting labels. The steps of one person within a day sum to less than a budget: each is
+    scaled by what is left of it, so strong contradictions have less effect the more there are.
+    Labels that the model agrees with use up next to nothing. Counts still change by one, and the
+    corrected message still gets the person's label (`core.model.correction`). Bulk training has no
+    budget: the owner of the model runs it.
+
+    All users without enough credit (`engine.credit`) share one more budget, for thirty days: many
+    new accounts have no more effect than one, and waiting for the next day gains nothing. A user
+    with credit does not use it, and has an own one for thirty days that grows with the credit.
+
+    Persons that trained most of a model can harm few others, so a budget grows with the share of
+    the messages of its person, or of all users without credit: a model trained by one person's
+    corrections alone has no limit.
+
+    Spent budgets, shares and credit are read from the journal, so a restart, another process or a
+    relearning gets the same numbers. Must not know scores.
+    """
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -791,6 +777,12 @@ class LearningBatch:
     """Requests of one transaction; their rows stay in memory until `close` writes them back.
 
     Reading and writing the rows for every thousand messages took a sixth of bulk training.
+
+    Runs inside one write transaction on a whole batch of requests. It first plans all of them
+    (labels, sequence numbers, rehearsals: nothing that depends on scores), then reads every row
+    that the batch will change in one call, then applies request after request to those rows. A
+    batch therefore leaves the same events and the same bytes as its requests one by one. Must not
+    know messages, clocks or files.
     """
 
     def __init__(self, learner: Learner, view: WriteView) -> None:
@@ -957,7 +949,13 @@ class ReplayableBatches:
 
 
 class Committer:
-    """Runs training requests on a store, one transaction at a time."""
+    """Runs training requests on a store, one transaction at a time.
+
+    The thread that gets the lock first commits all requests that are pending then; the other
+    threads find their receipts ready. There is no background thread to start or stop. Invariants:
+    requests of one caller stay together and in order; `run` returns only after its requests are on
+    disk or refused.
+    """
 
     def __init__(self, store: Store, learner: Learner) -> None:
         self._store = store

@@ -5,7 +5,7 @@ hosts. If a host that may have given the verdict does not answer, a correction w
 waits in the outbox, as a question: it is tried again when such a host lives, and refused after a
 day. A correction with the message needs no answer: it is treated as on a host without a fleet.
 
-Reads and writes the outbox. Failure: RefError as `ownership`; LogAwayError if the outbox is full.
+Reads and writes the outbox. Failure: RefError as `rights`; LogAwayError if the outbox is full.
 """
 
 from __future__ import annotations

@@ -1,42 +1,9 @@
-"""Reports that wait for review, and the lists of senders.
+"""Reports that wait for review, what a report contains, and the lists of senders.
 
-Reports of users that wait for the administrator.
-
-Feedback queued for an admin's decision, as files in a folder.
-
-Feedback is queued when its sender cannot be verified, or when it contradicts a high-confidence
-verdict on an untrusted channel. Each entry is one file: a line of JSON (sender, label, message,
-reason), then the message, if it was given. It is written to a temporary file, synced, renamed, and
-the folder synced, so that a confirmed entry survives a power cut. Number, bytes and age are
-bounded: strangers may fill half of the queue, and one network of them an eighth of that half. A
-full queue accepts no new entry: otherwise a flood would push out legitimate ones.
-
-Must not know the model. Failure: LimitError when it is full, RefError for an unknown name,
-StoreError if the disk fails. An unreadable file is skipped.
-
-Parse a message to a feedback address: the reported messages and their label.
-
-Mail programs report in five ways, which preserve the message to different degrees:
-
-    attached    message/rfc822 parts or files *.eml, one or several: the exact bytes
-    arf         an abuse report (RFC 5965): its type is the label; the message, or only its header
-    resent      redirected ("bounced"): the message below its Resent-* block (RFC 5322 3.6.6)
-    quoted      a plain forward: found by the signature or the message id quoted in it
-    nothing     none of these
-
-Pure. Must not know trust: it uses the content and not the sender. The product's headers on the
-outside belong to the report and not to the reported message, so no reference is taken from them.
-Never raises; the work is bounded (`core.mail.body.attachments`, `core.mail.limits`).
-
-Change and read the lists of senders, by the rights of the user that asks.
-
-    admin       the list of any person or domain, and that of the site
-    user        the own list, if persons are enabled; the name is that of the person
-    stranger    none
-
-The sender is an address, a domain, or the author of a message. A change is on disk when `change`
-returns, and is undone by its opposite: the answer names the earlier word. Setting the same word
-again changes nothing. Failure: UserError for what is refused; a StoreError is raised.
+`ReviewQueue` keeps feedback for the decision of an administrator, `read_report` finds the messages
+in a mail to a feedback address, and `SenderLists` changes the lists of senders. Must not know the
+model. Failure: LimitError when the queue is full, RefError for an unknown name, UserError for what
+is refused, StoreError if the disk fails. An unreadable file is skipped.
 """
 
 from __future__ import annotations
@@ -117,7 +84,15 @@ class ReviewItem:
 
 
 class ReviewQueue:
-    """The queue; its folder is created when first needed."""
+    """The queue; its folder is created when first needed.
+
+    Feedback is queued when its sender cannot be verified, or when it contradicts a high-confidence
+    verdict on an untrusted channel. Each entry is one file: a line of JSON (sender, label, message,
+    reason), then the message, if it was given. It is written to a temporary file, synced, renamed,
+    and the folder synced, so that a confirmed entry survives a power cut. Number, bytes and age are
+    bounded: strangers may fill half of the queue, and one network of them an eighth of that half. A
+    full queue accepts no new entry: otherwise a flood would push out legitimate ones.
+    """
 
     def __init__(self, folder: Path, limits: ReviewLimits | None = None, log: Log = silent) -> None:
         self.folder = folder
@@ -320,7 +295,20 @@ class FeedbackReport:
 
 
 def read_report(raw: bytes, label: str) -> FeedbackReport:
-    """Parse a report; `label` is that of its address."""
+    """Parse a report; `label` is that of its address.
+
+    Mail programs report in five ways, which preserve the message to different degrees:
+
+        attached    message/rfc822 parts or files *.eml, one or several: the exact bytes
+        arf         an abuse report (RFC 5965): its type is the label; the message, or its header
+        resent      redirected ("bounced"): the message below its Resent-* block (RFC 5322 3.6.6)
+        quoted      a plain forward: found by the signature or the message id quoted in it
+        nothing     none of these
+
+    Pure. Must not know trust: it uses the content and not the sender. The product's headers on the
+    outside belong to the report and not to the reported message, so no reference is taken from
+    them. Never raises; the work is bounded (`core.mail.body.attachments`, `core.mail.limits`).
+    """
     buffer = raw.replace(b"\r\n", b"\n")
     block, body = headers.split(buffer, (0, len(buffer)), mime.NO_HOSTS, set())
     how, label, items = _parse(buffer, body, block, label)
@@ -362,7 +350,7 @@ def _arf(parts: list[attachments.AttachedMessage]) -> tuple[How, str, list[Repor
 
 def _item(raw: bytes) -> ReportedMessage:
     # Bytes need no reference: a message id may be another message's too, and a signature line in
-    # the header is checked by `ownership`, which can compare the two messages.
+    # the header is checked by `rights`, which can compare the two messages.
     return ReportedMessage(raw, (), _named(raw).subject)
 
 
@@ -451,7 +439,16 @@ def _one_line(value: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SenderLists:
-    """The lists of one model."""
+    """The lists of one model.
+
+        admin       the list of any person or domain, and that of the site
+        user        the own list, if persons are enabled; the name is that of the person
+        stranger    none
+
+    The sender is an address, a domain, or the author of a message. A change is on disk when
+    `change` returns, and is undone by its opposite: the answer names the earlier word. Setting the
+    same word again changes nothing. Failure: UserError for what is refused; a StoreError is raised.
+    """
 
     model: Filter
     names: PersonNames | None

@@ -1,6 +1,6 @@
 """Single entry point for user feedback.
 
-`FeedbackService` resolves which message is meant (`ownership`), checks that the sender may label it
+`FeedbackService` resolves which message is meant (`rights`), checks that the sender may label it
 (`trust`), applies quotas and weights, then learns the label or queues it for review
 (`review_queue`). Changes are on disk when a method returns.
 

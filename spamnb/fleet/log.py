@@ -1,42 +1,8 @@
-"""The log of a fleet.
+"""The log of a fleet: its interface, a log in memory, and the newest entries of a host.
 
-The interface of a fleet's log, as a protocol with its rules.
-
-A log is one ordered series of entries, shared by all hosts of a fleet. An entry holds the events
-that one transaction of one host has made; the seq of an event is its place in the log.
-
-* `append` adds an entry only if it was computed at the head: if the last event of the log is the
-  one before the first of the entry. It is atomic, and durable when it returns.
-* A host numbers its events from 1 on (`start` to `upto` of a draft). The log refuses numbers that
-  it already has, so an append that is repeated after a lost answer is in the log only once.
-* While a host holds the write lease, the log refuses appends of the other hosts, so that each host
-  gets its turn. An expired lease does no harm, because the comparison with the head keeps the
-  order.
-* A log whose keeper was restarted is unsettled: it may have lost entries, and refuses appends until
-  the hosts have reported what they hold (`settle`). A host that has entries after the end of the
-  log gives them back (`restore`).
-* The log keeps the newest entries; a host that lags further behind starts anew from a backup.
-* Hosts ask each other through the keeper of the log, so they need no ports of their own. The keeper
-  drops questions and answers after a minute, and may lose them: the host asks again.
-
-`MemoryLog`, `ValkeyLog` and `PostgresLog` of `endpoints.fleet` implement it;
-`tests/contract/test_fleet_log.py` runs against all of them.
-
-Failure: LogAwayError if the keeper of the log does not answer, or refuses to work. If an append
-raises it, its entry may be in the log or not.
-
-A log in memory, for tests and for the hosts of one process. Nothing is written to disk.
-
-The newest entries that this host has folded: it returns them to a server that has lost them.
-
-    tail/new, tail/old    records: u32 length | u32 CRC-32 | texts before, host, chain
-                          varints upto, first, last | chunk body
-
-An entry is written before the transaction that folds it is committed, without a sync: the entry is
-needed only if the server loses it, and then any host that has it can return it. `new` becomes `old`
-when it is full. A file is read up to the first incomplete record, which the next write removes.
-
-Failure: StoreFullError and StoreAccessError where the file system refuses.
+`MemoryLog`, `ValkeyLog` and `PostgresLog` implement `FleetLog`; `tests/contract/test_fleet_log.py`
+runs against all of them. Failure: LogAwayError if the keeper of the log does not answer, or refuses
+to work. If an append raises it, its entry may be in the log or not.
 """
 
 from __future__ import annotations
@@ -196,7 +162,26 @@ def host_mark(host: str) -> bytes:
 
 
 class FleetLog(Protocol):
-    """The log of a fleet, as one host uses it; threads may share it."""
+    """The log of a fleet, as one host uses it; threads may share it.
+
+    A log is one ordered series of entries, shared by all hosts of a fleet. An entry holds the
+    events that one transaction of one host has made; the seq of an event is its place in the log.
+
+    * `append` adds an entry only if it was computed at the head: if the last event of the log is
+      the one before the first of the entry. It is atomic, and durable when it returns.
+    * A host numbers its events from 1 on (`start` to `upto` of a draft). The log refuses numbers
+      that it already has, so an append that is repeated after a lost answer is in the log only
+      once.
+    * While a host holds the write lease, the log refuses appends of the other hosts, so that each
+      host gets its turn. An expired lease does no harm, because the comparison with the head keeps
+      the order.
+    * A log whose keeper was restarted is unsettled: it may have lost entries, and refuses appends
+      until the hosts have reported what they hold (`settle`). A host that has entries after the end
+      of the log gives them back (`restore`).
+    * The log keeps the newest entries; a host that lags further behind starts anew from a backup.
+    * Hosts ask each other through the keeper of the log, so they need no ports of their own. The
+      keeper drops questions and answers after a minute, and may lose them: the host asks again.
+    """
 
     def head(self) -> Head | None:
         """Return the end of the log; None if there is no log."""
@@ -512,7 +497,18 @@ class Link(NamedTuple):
 
 
 class Tail:
-    """The tail of a home; one process writes it."""
+    """The tail of a home; one process writes it.
+
+        tail/new, tail/old    records: u32 length | u32 CRC-32 | texts before, host, chain
+                              varints upto, first, last | chunk body
+
+    An entry is written before the transaction that folds it is committed, without a sync: the entry
+    is needed only if the server loses it, and then any host that has it can return it. `new`
+    becomes `old` when it is full. A file is read up to the first incomplete record, which the next
+    write removes.
+
+    Failure: StoreFullError and StoreAccessError where the file system refuses.
+    """
 
     def __init__(self, home: Path, file_bytes: int = FILE_BYTES) -> None:
         self._folder = home / FOLDER

@@ -1,35 +1,8 @@
-"""An IMAP client.
+"""An IMAP client for one mailbox (RFC 3501). It never adds a message or changes its bytes.
 
-A connection to an IMAP server: TLS, time limits, bytes in and out.
-
-Every wait ends: after `step_s` without a byte, at the end of the command's time, or when the
-program is told to stop. Must not know IMAP. Failure: PeerError.
-
-Folders of a mailbox: their names, and what a message there means. Pure.
-
-Names on the wire are in modified UTF-7 (RFC 3501, 5.1.3); settings and logs have plain text.
-
-Log in to an IMAP server: how the password is sent.
-
-A password is never in a log or an error: it is masked in texts of the server. Failure:
-LoginRefusedError if the server refuses the login.
-
-Responses of an IMAP server (RFC 3501), from bytes: without sockets, within limits.
-
-A response is one line, or several lines with literals (byte strings of an announced length) between
-them. The reader keeps at most one incomplete response. If a line or a literal is longer than any
-that this client asks for, the conversation ends.
-
-Must not know what the client asked. Failure: PeerError for bytes that are no response, or too many.
-
-An IMAP client for one mailbox (RFC 3501). It never adds a message or changes its bytes.
-
-It moves (RFC 6851) or copies messages, sets flags, and expunges single UIDs (RFC 4315); it waits
-for new mail with IDLE (RFC 2177). All results are limited in size, count and time. Data that the
-client did not ask for is dropped; message numbers are ignored, and only UIDs are used.
-
-Must not know verdicts. Failure: PeerError, which ends the connection; ImapRefusedError if the
-server refuses one command, which does not end it.
+`ImapConnection` moves bytes, `ResponseReader` reads responses, `ImapClient` has the commands. Must
+not know verdicts. Failure: PeerError, which ends the connection; ImapRefusedError if the server
+refuses one command, which does not end it; LoginRefusedError.
 """
 
 from __future__ import annotations
@@ -83,7 +56,11 @@ class StopSignal:
 
 
 class ImapConnection:
-    """A connected socket. Made by `connect`."""
+    """A connected socket. Made by `connect`.
+
+    Every wait ends: after `step_s` without a byte, at the end of the command's time, or when the
+    program is told to stop. Must not know IMAP. Failure: PeerError.
+    """
 
     def __init__(
         self, sock: socket.socket, times: ImapTimes, stop: StopSignal, *, verify: bool
@@ -214,7 +191,10 @@ class ListedFolder(NamedTuple):
 
 
 class WatchedFolders(NamedTuple):
-    """The folders of a mailbox that are read, by their names in commands."""
+    """The folders of a mailbox that are read, by their names in commands.
+
+    Names on the wire are in modified UTF-7 (RFC 3501, 5.1.3); settings and logs have plain text.
+    """
 
     inbox: str
     junk: str
@@ -329,7 +309,11 @@ def secret_of(params: ImapParams) -> str:
 
 
 def log_in(client: LoginCommands, params: ImapParams, secret: str) -> None:
-    """Log in by the best method that the server offers."""
+    """Log in by the best method that the server offers.
+
+    A password is never in a log or an error: it is masked in texts of the server. Failure:
+    LoginRefusedError if the server refuses the login.
+    """
     try:
         if params.auth == "xoauth2":
             text = f"user={params.user}\1auth=Bearer {secret}\1\1"
@@ -401,7 +385,15 @@ class ImapResponse(NamedTuple):
 
 
 class ResponseReader:
-    """Splits received bytes into responses."""
+    """Splits received bytes into responses.
+
+    A response is one line, or several lines with literals (byte strings of an announced length)
+    between them. The reader keeps at most one incomplete response. If a line or a literal is longer
+    than any that this client asks for, the conversation ends.
+
+    Must not know what the client asked. Failure: PeerError for bytes that are no response, or too
+    many.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -584,7 +576,12 @@ SETTINGS_TRUST: Final = ImapTrust()
 
 
 class ImapClient:
-    """One connection, logged in. Made by `open`."""
+    """One connection, logged in. Made by `open`.
+
+    It moves (RFC 6851) or copies messages, sets flags, and expunges single UIDs (RFC 4315); it
+    waits for new mail with IDLE (RFC 2177). All results are limited in size, count and time. Data
+    that the client did not ask for is dropped; message numbers are ignored, and only UIDs are used.
+    """
 
     def __init__(self, connection: ImapConnection, times: ImapTimes) -> None:
         self._connection = connection

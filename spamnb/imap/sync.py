@@ -1,53 +1,8 @@
-"""Follow an IMAP mailbox.
+"""Follow an IMAP mailbox: learn what the user moves, judge what is new, move junk.
 
-A mailbox on an IMAP server: find one message by its Message-ID, move it, delete it.
-
-Other messages are never touched: an expunge names the UID. If the server cannot do that (no
-UIDPLUS, RFC 4315), nothing is expunged while other messages are marked as deleted. A password is
-sent only encrypted or on this machine.
-
-Must not know what a move means. Failure: PeerError, with the server's text.
-
-The model, for the threads that read mailboxes: one message, or one batch, at a time.
-
-What the reader of a mailbox needs from its caller, and what it reports. Values only.
-
-The stored state of one mailbox: how far each folder is read, and where messages were.
-
-    folders    name, UIDVALIDITY, the first UID that is not handled yet
-    messages   identity, side, and the UID there
-
-`side` is the state of a message (docs/decisions/0046):
-
-    judging   it is being judged; in place of the UID is the number of attempts
-    ham       it was in the inbox, or in a folder of the user
-    moving    the verdict is junk; it is about to be moved, or was just moved
-    copied    it was seen in the junk folder; the original may still be in the inbox
-    junk      it was in the junk folder
-
-SQLite with `synchronous = FULL`: a transaction is on disk when it ends. If the process is killed,
-the state of the last complete transaction remains. Only one process and one thread use the file at
-a time.
-
-Failure: StoreFullError, StoreDamagedError, StoreError.
-
-One pass over a mailbox: learn what the user moved, judge what is new, move junk.
-
-A pass first reads what arrived in the junk folder and in the user's other folders, then the inbox.
-So it sees unfinished work of a killed process before it repeats any step. The states of a message,
-and what a crash at each step leaves, are in docs/decisions/0046.
-
-A message is recognised by the fields of its header that a move does not change; its body is read
-only to judge or to learn it. No message is appended or created. A message is expunged only after
-its copy was seen in the junk folder, and only by its UID.
-
-Must not know how a connection is made or repeated. Failure: PeerError, StoreError; the next pass
-continues.
-
-Read several mailboxes, each in a thread, until told to stop: connect, read, wait, reconnect.
-
-All waits use the monotonic clock. A mailbox that fails does not stop the others. Failure: `once`
-raises the error of a mailbox; `run` reports it and tries again.
+`ImapMailbox` is the mailbox on its server, `MailboxState` what is stored of it, `MailboxSync` a
+pass over it, and `read_all` reads several mailboxes, each in a thread. Failure: PeerError with the
+server's text, StoreFullError, StoreDamagedError, StoreError; the next pass continues.
 """
 
 from __future__ import annotations
@@ -127,7 +82,14 @@ class ImapAccount:
 
 
 class ImapMailbox:
-    """`Mailbox` of one account, logged in. Created by `open`."""
+    """`Mailbox` of one account, logged in. Created by `open`.
+
+    Other messages are never touched: an expunge names the UID. If the server cannot do that (no
+    UIDPLUS, RFC 4315), nothing is expunged while other messages are marked as deleted. A password
+    is sent only encrypted or on this machine.
+
+    Must not know what a move means.
+    """
 
     channels = frozenset(("imap", "maildir"))
     """The IMAP server may report the move, or a watcher of its Maildir."""
@@ -396,7 +358,23 @@ class KnownMessage(NamedTuple):
 
 
 class MailboxState:
-    """The state of one account. Made by `open`."""
+    """The state of one account. Made by `open`.
+
+        folders    name, UIDVALIDITY, the first UID that is not handled yet
+        messages   identity, side, and the UID there
+
+    `side` is the state of a message (docs/decisions/0046):
+
+        judging   it is being judged; in place of the UID is the number of attempts
+        ham       it was in the inbox, or in a folder of the user
+        moving    the verdict is junk; it is about to be moved, or was just moved
+        copied    it was seen in the junk folder; the original may still be in the inbox
+        junk      it was in the junk folder
+
+    SQLite with `synchronous = FULL`: a transaction is on disk when it ends. If the process is
+    killed, the state of the last complete transaction remains. Only one process and one thread use
+    the file at a time.
+    """
 
     def __init__(self, database: sqlite3.Connection, path: Path, lock: int) -> None:
         self._database = database
@@ -577,7 +555,18 @@ class SyncedAccount(NamedTuple):
 
 
 class MailboxSync:
-    """Reads one mailbox by one connection."""
+    """Reads one mailbox by one connection.
+
+    A pass first reads what arrived in the junk folder and in the user's other folders, then the
+    inbox. So it sees unfinished work of a killed process before it repeats any step. The states of
+    a message, and what a crash at each step leaves, are in docs/decisions/0046.
+
+    A message is recognised by the fields of its header that a move does not change; its body is
+    read only to judge or to learn it. No message is appended or created. A message is expunged only
+    after its copy was seen in the junk folder, and only by its UID.
+
+    Must not know how a connection is made or repeated.
+    """
 
     def __init__(self, account: SyncedAccount, client: ImapClient, state: MailboxState) -> None:
         self._name, self._params, self._ports, self._wait = account
@@ -1051,7 +1040,11 @@ class AccountReader:
 def read_all(
     accounts: Mapping[str, ImapParams], plan: ImapPlan, stop: StopSignal
 ) -> list[threading.Thread]:
-    """Start a thread for each mailbox. They end soon after they are told to stop."""
+    """Start a thread for each mailbox. They end soon after they are told to stop.
+
+    All waits use the monotonic clock. A mailbox that fails does not stop the others. Failure:
+    `once` raises the error of a mailbox; `run` reports it and tries again.
+    """
     threads = [
         threading.Thread(
             target=AccountReader(name, params, plan, stop).run, name=f"imap {name}", daemon=True

@@ -3,7 +3,7 @@
 Draw the plots of an evaluation: ROC, DET, learning curve, reliability, scores.
 
 The only module that uses matplotlib, an optional extra that is imported when the first plot is
-drawn. Draws the data of `curves`. Failure: UserError if matplotlib is not installed.
+drawn. Draws the data of `statistics`. Failure: UserError if matplotlib is not installed.
 
 Write the HTML report of an evaluation: one page that loads no other file.
 

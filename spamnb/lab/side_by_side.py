@@ -1,48 +1,9 @@
 """Compare with a filter that runs beside.
 
-Exact intervals of shares, and the exact test of two filters on the same messages. Pure.
-
-Count the mail that was stopped before the filters or by other means, from a mail server's log.
-
-Mail that the server refuses at the connection, or that a greylist delays, never reaches a filter
-that only observes, so there are no verdicts on it to compare. The table has the lines of Postfix
-with its policy servers and milters, Exim, and amavis. Pure: lines in, counts out; other lines are
-skipped.
-
-One message with the verdicts of both filters. Values only.
-
-The labels that a person gave to drawn messages, in a file: `ham ID` or `spam ID`, one a line.
-
-Each change writes the whole file, so that it is on disk before the next message is shown. Comments
-and the order of lines stay. Failure: UserError for a line that is no answer, and for a file that
-cannot be read or written.
-
-Judge mail in folders, in the order of its arrival, and compare with another filter's verdicts.
-
-Each message is scored before its label is learnt, by a new model in memory: this gives the verdict
-that the filter would have given when the message arrived. Must not know where labels and the other
-verdicts come from.
-
-Pairs of verdicts that a daemon recorded in its history.
-
-The other verdict is in the note `other` of an entry, or in the file of verdicts that the daemon
-asked for (`scan/other_filters.py`). The label is the one that users have taught since then.
-Must not know the daemon.
-
-Draw messages that two filters file differently, and estimate from answers which is right.
-
-The messages without a label of a user are divided into strata by both verdicts. Each stratum gets
-its part of the sample; within it the order of a keyed hash decides, so the sample is the same on
-each run and does not depend on the order of the messages. Weights are sizes: a drawn message
-stands for `size / drawn` messages. Pure.
-
-The report of a trial: where two filters differ, which was right, and what would change.
-
-    report_of(pairs) -> TrialReport      the same pairs in any order give the same report
-
-A filter is right if it files spam as junk, and nothing else. Users label mistakes and no other
-messages, so labelled messages are not a fair sample of all: the report never adds their numbers to
-those of the drawn sample. Pure; must not know where the pairs come from.
+`count_ways` counts the mail that was stopped before the filters, `judge` scores mail in folders in
+the order of its arrival, `recorded` takes the pairs of verdicts from a daemon's history,
+`strata_of` draws messages on which the filters differ, and `report_of` says which filter was right.
+Must not know the daemon. Failure: UserError.
 """
 
 from __future__ import annotations
@@ -124,7 +85,13 @@ WAYS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
 
 
 def count_ways(lines: Iterable[str]) -> dict[str, int]:
-    """How often a log shows each way to stop mail."""
+    """How often a log shows each way to stop mail.
+
+    Mail that the server refuses at the connection, or that a greylist delays, never reaches a
+    filter that only observes, so there are no verdicts on it to compare. The table has the lines of
+    Postfix with its policy servers and milters, Exim, and amavis. Pure: lines in, counts out; other
+    lines are skipped.
+    """
     found: Counter[str] = Counter()
     for line in lines:
         part = line[:MOST_LINE]
@@ -191,7 +158,12 @@ _TRUTHS: dict[str, Truth] = {"ham": "ham", "spam": "spam"}
 
 
 class AnswerFile:
-    """The answers in a file; of several answers on one message, the last counts."""
+    """The answers in a file; of several answers on one message, the last counts.
+
+    Each change writes the whole file, so that it is on disk before the next message is shown.
+    Comments and the order of lines stay. Failure: UserError for a line that is no answer, and for a
+    file that cannot be read or written.
+    """
 
     def __init__(self, path: str | Path, *, may_be_missing: bool = True) -> None:
         self.path = Path(path)
@@ -273,7 +245,11 @@ def in_order(named: Sequence[Named[MessageSpan]], last: int = 0) -> list[tuple[M
 
 
 def judge(mail: TrialMail, options: Options) -> JudgedMail:
-    """Score each message, then learn it; of equal messages only the first counts."""
+    """Score each message, then learn it; of equal messages only the first counts.
+
+    Each message is scored before its label is learnt, by a new model in memory: this gives the
+    verdict that the filter would have given when the message arrived.
+    """
     names: list[str] = []
     labels: list[str] = []
     marks: list[FilterMark | None] = []
@@ -348,6 +324,9 @@ def recorded(model: Filter, home: Path, since_us: int) -> tuple[list[PairedVerdi
     """The pairs since a time, and the number of messages without a verdict of the other filter.
 
     Of several verdicts on one message the first counts: later ones may follow from its label.
+
+    The other verdict is in the note `other` of an entry, or in the file of verdicts that the daemon
+    asked for (`scan/other_filters.py`). The label is the one that users have taught since then.
     """
     asked = read_asked(home)
     pairs: dict[str, PairedVerdict] = {}
@@ -432,7 +411,13 @@ class SampleEstimate:
 
 
 def strata_of(pairs: Sequence[PairedVerdict], most: int, seed: int = 1) -> tuple[Stratum, ...]:
-    """Draw at most `most` messages, but at least one of each stratum."""
+    """Draw at most `most` messages, but at least one of each stratum.
+
+    The messages without a label of a user are divided into strata by both verdicts. Each stratum
+    gets its part of the sample; within it the order of a keyed hash decides, so the sample is the
+    same on each run and does not depend on the order of the messages. Weights are sizes: a drawn
+    message stands for `size / drawn` messages. Pure.
+    """
     cells: dict[tuple[OtherVerdict, OtherVerdict], list[PairedVerdict]] = {}
     for pair in pairs:
         if pair.moves and pair.truth is None:
@@ -615,6 +600,12 @@ def report_of(pairs: Iterable[PairedVerdict], context: TrialContext = PAIRS_ALON
     """Count the pairs; of several with one `ident` the last counts.
 
     A message with an answer stays in the sample, even if it was trained with that label.
+
+    The same pairs in any order give the same report.
+
+    A filter is right if it files spam as junk, and nothing else. Users label mistakes and no other
+    messages, so labelled messages are not a fair sample of all: the report never adds their numbers
+    to those of the drawn sample. Pure; must not know where the pairs come from.
     """
     by_ident = {
         pair.ident: replace(pair, truth=None) if pair.ident in context.answers else pair

@@ -27,7 +27,7 @@ _PARENS = r"\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\)?"
 _STRINGS_AND_COMMENTS = re.compile(rf"({_STRING})|/\*[\s\S]*?(?:\*/|\Z)")
 _DECLARATION = regex.compile(rf"(?:[^;\"'(\\]|\\[\s\S]|{_STRING}|{_PARENS}|[\"'\\])++")
 _NOT_PLAIN = re.compile(r"[\"'()\\]|/\*")
-_BRACES = regex.compile(rf"\\[\s\S]|{_STRING}|{_PARENS}|[{{}};]")
+_BRACES = regex.compile(rf"\\[\s\S]|{_STRING}|{_PARENS}|[{{}}]")
 _ESCAPE = re.compile(r"\\(?:([0-9a-f]{1,6})[ \t\n\r\f]?|([^\n\r\f]))", re.IGNORECASE)
 _VARIABLE = re.compile(r"var\(\s*(--[\w-]{1,60})\s*(?:,\s*([^()]{0,200}))?\)")
 _NUMBER = r"[+-]?(?:\d{1,7}(?:\.\d{0,9})?|\.\d{1,9})"
@@ -175,7 +175,8 @@ def _declarations(text: str) -> dict[str, Declared]:
         is_important = bool(mark) and important.strip().lower() == "important"
         if is_important or not mark:
             declared = Declared(" ".join(value.lower().split()), is_important)
-            for property_, its in _longhands(name, declared):
+            sets = _longhands(name, declared) if name in _SHORTHANDS else ((name, declared),)
+            for property_, its in sets:
                 before = found.get(property_)
                 if before is None or is_important or not before.important:
                     found[property_] = its
@@ -183,6 +184,9 @@ def _declarations(text: str) -> dict[str, Declared]:
 
 
 _remembered = lru_cache(maxsize=1024)(_declarations)
+
+
+_SHORTHANDS: Final = frozenset(("background", "font"))
 
 
 def _longhands(name: str, declared: Declared) -> Iterator[tuple[str, Declared]]:
@@ -209,15 +213,17 @@ def rules(sheet: str, most: int) -> list[Rule]:
     at = 0
     for token in _BRACES.finditer(sheet):
         sign = token[0]
-        if sign not in {"{", "}", ";"}:
+        if sign not in {"{", "}"}:
             continue
-        text = sheet[at : token.start()].strip()
+        text = sheet[at : token.start()]
         at = token.end()
         if sign == "{":
-            blocks.append(_opened(blocks[-1], text if len(blocks) < _DEEPEST else "@"))
+            *declared, prelude = _DECLARATION.findall(f"{text} ") if ";" in text else [text]
+            blocks[-1].declared += declared
+            blocks.append(_opened(blocks[-1], prelude.strip() if len(blocks) < _DEEPEST else "@"))
             continue
         blocks[-1].declared.append(text)
-        if sign == "}" and len(blocks) > 1:
+        if len(blocks) > 1:
             found += blocks.pop().rules()
             if len(found) > most:
                 return found
@@ -236,8 +242,10 @@ class _Block:
 
     def rules(self) -> Iterator[Rule]:
         """The rules of the block; its certainty is None if none of them applies."""
-        style = declarations(";".join(self.declared)) if self.selectors else {}
-        if style and self.certain is not None:
+        if self.certain is None or not self.selectors:
+            return
+        style = declarations(";".join(self.declared))
+        if style:
             for one in self.selectors:
                 if _NEVER.search(one) is None:
                     yield Rule(one, style, self.certain, specificity(one), parts_of(one))
@@ -251,6 +259,8 @@ _LONGEST: Final = 300
 
 def _opened(outer: _Block, prelude: str) -> _Block:
     """The block that this text opens."""
+    if outer.certain is None:
+        return _Block([], certain=None)
     if not prelude.startswith("@"):
         named = [one.strip() for one in _COMMAS.findall(prelude)[:MOST_SELECTORS]]
         if outer.selectors:
@@ -262,7 +272,7 @@ def _opened(outer: _Block, prelude: str) -> _Block:
         named = [one[:_LONGEST] for one in named if one][:MOST_SELECTORS]
         return _Block(named, certain=outer.certain)
     name, _, condition = prelude.partition(" ")
-    if not name.lower().startswith(_GROUPS) or outer.certain is None:
+    if not name.lower().startswith(_GROUPS):
         return _Block([], certain=None)
     applies: bool | None = True
     if name.lower().startswith("@media"):
@@ -392,6 +402,8 @@ class Colour(NamedTuple):
 
     def over(self, back: Colour) -> Colour:
         """Return how this colour looks on another one."""
+        if self.alpha == 1.0:
+            return self
         mixed = (
             a * self.alpha + b * (1 - self.alpha) for a, b in zip(self[:3], back, strict=False)
         )
@@ -399,7 +411,11 @@ class Colour(NamedTuple):
 
     def is_near(self, other: Colour) -> bool:
         """Return whether text of one colour cannot be read on the other one."""
-        return all(abs(a - b) < NEAR for a, b in zip(self[:3], other[:3], strict=True))
+        return (
+            abs(self.red - other.red) < NEAR
+            and abs(self.green - other.green) < NEAR
+            and abs(self.blue - other.blue) < NEAR
+        )
 
 
 NEAR: Final = 10

@@ -1,41 +1,13 @@
-"""Checks of an installation.
+"""Checks of an installation: `spamnb doctor`.
 
-`ModelRecords`: what a home's records contain about one message.
-
-Reads the journal, the history, the review queue and the quarantine of one home, while other
-processes may write them. Its only changes: it asks the feedback service to forget the message, and
-deletes the message from review queue and quarantine.
-
-Must not know mailboxes, sockets or terminals. Failure: StoreError.
-
-What the doctor needs from its caller: mailbox, mail transport, daemon status, model records.
-
-Values and protocols only. Failure: UserError for an invalid address.
-
-The checks of `spamnb doctor`, as a table: function, required checks, and what to do on failure.
+`Doctor` sends a test message, checks each step from delivery to learning, and removes it again.
+`ModelRecords` has what the records of a home contain about the message. The caller passes mailbox,
+transport and records: must not know protocols, files or terminals. Failure: SpamnbErrors; the hint
+of an error takes precedence over the table's. The checks, each after those on its left:
 
     daemon > next hops > model > persons > mailbox > delivery > arrival > headers > hosts > results
            > filing > marked mail > verdict > move > learning > person > score > move back
            > learning again
-
-The first message has the verdict of the model. The second one, of the check marked mail, asks the
-daemon to mark it as junk (`core.policy.test_message`), so that the rule of the mail server that
-files junk is tried, too.
-
-A check returns a sentence, or raises an error that says what is wrong. A message classified as junk
-is moved from Junk to the inbox and back, so both labels are learnt in any case. If the daemon does
-not run, no message is sent, because its feedback would be learnt later.
-
-Must not know protocols, files or terminals. Failure: SpamnbErrors; the hint of an error takes
-precedence over the table's.
-
-`Doctor`: send a test message, check each step from delivery to learning, and remove it again.
-
-Must not know protocols, files or terminals; the caller passes mailbox, transport and records.
-Invariant: after any failure, `clean` deletes the message from all folders and lets the model forget
-it, so that the model's sums are as before. It reports what it could not remove, and what to do.
-
-Failure: none; SpamnbErrors become results.
 """
 
 from __future__ import annotations
@@ -96,7 +68,12 @@ class Snapshot(NamedTuple):
 
 
 class ModelRecords:
-    """The records of one home."""
+    """The records of one home.
+
+    Reads the journal, the history, the review queue and the quarantine of one home, while other
+    processes may write them. Its only changes: it asks the feedback service to forget the message,
+    and deletes the message from review queue and quarantine.
+    """
 
     def __init__(
         self,
@@ -728,7 +705,16 @@ def _recipient_option(ports: DoctorPorts) -> str:
 
 
 class Check(NamedTuple):
-    """One check."""
+    """One check.
+
+    The first message has the verdict of the model. The second one, of the check marked mail, asks
+    the daemon to mark it as junk (`policy.headers`), so that the rule of the mail server that files
+    junk is tried, too.
+
+    A check returns a sentence, or raises an error that says what is wrong. A message classified as
+    junk is moved from Junk to the inbox and back, so both labels are learnt in any case. If the
+    daemon does not run, no message is sent, because its feedback would be learnt later.
+    """
 
     name: str
     run: Callable[[CheckRun], str]
@@ -790,7 +776,11 @@ class CheckResult(NamedTuple):
 
 
 class Doctor:
-    """One run of all checks: call `walk`, and then `clean` in any case."""
+    """One run of all checks: call `walk`, and then `clean` in any case.
+
+    After any failure, `clean` deletes the message from all folders and lets the model forget it, so
+    that the model's sums are as before. It reports what it could not remove, and what to do.
+    """
 
     def __init__(self, ports: DoctorPorts) -> None:
         self._run = CheckRun(ports)

@@ -7,8 +7,8 @@ needs them); the corrections and lists of senders of persons whom no journal eve
 changed no list for as long, are dropped; the history expires by its own limits. Dropping features
 is an event and can be undone, but without the features' texts.
 
-`now_us` is the time from `expiry_clock`, because expired data cannot be restored. If the run is
-stopped, finished transactions stay and the next run continues. Must not know settings.
+`now_us` is the time from `home_files.expiry_mark`, because expired data cannot be restored. If the
+run is stopped, finished transactions stay and the next run continues. Must not know settings.
 """
 
 from __future__ import annotations

@@ -1,43 +1,9 @@
 """Import the data of other filters.
 
-The values that all readers of dumps give, and the input that they share.
-
-A reader takes a file and a `DumpFacts`, and yields an `DumpEntry` for each word. It fills the facts
-meanwhile, so they are complete after the last entry. A line that it cannot read is counted, never
-an error. Must not know the model.
-
-Read a word list of bogofilter, as `bogoutil -d wordlist.db` writes it.
-
-A line is `WORD SPAM HAM DATE`; the prefix of a word tells its place. It counts messages, not
-occurrences. Words of a name that begins with a dot hold facts: `.MSG_COUNT` the messages trained.
-
-Map the words of a dump to features of this model, as one bulk change.
-
-A word becomes the features that the model's own extraction makes of a field with this word alone:
-the word, its folded form, the tail of a host, and the parts of a word that the other filter does
-not cut. Several words may become one feature, such as the spellings of a word. The dump does not
-tell which messages have several of them, so they are taken as independent:
-    n = N (1 - prod(1 - n_i / N))
-Counts and N above `most` messages are scaled down together. Corrections are not imported: the model
-learns them from its own mistakes.
-
-Words are mapped in chunks, so memory grows only with the features; their texts are in a temporary
-file until it is known which features are taken. Must not know files' formats.
-Failure: UserError for a dump without totals or without words.
-
-Read the database of POPFile, `popfile.db`, in SQLite.
-
-It counts occurrences, so a count may exceed the number of messages: the mapper limits it, and all
-counts have a tenth of the weight. A bucket named spam or junk is spam, the others are ham. The
-database is read from memory and its tables are checked, so that it runs no code of its own.
-
-Read the database of SpamBayes, as `sb_dbexpimp -e -f FILE` writes it.
-
-The first line is `HAM,SPAM`, the messages trained; each further one `WORD,HAM,SPAM` with the word
-quoted as in a URL. It counts messages. The part before a colon tells the place of a word; words of
-the body have no colon.
-
-The formats of other filters: those that can be imported, and why the others cannot.
+A reader takes a file and a `DumpFacts`, and yields a `DumpEntry` for each word; `map_dump` maps the
+words to features of this model, as one bulk change. A line that a reader cannot read is counted,
+never an error. Readers must not know the model. Failure: UserError for a dump without totals or
+without words.
 """
 
 from __future__ import annotations
@@ -94,7 +60,10 @@ class DumpEntry(NamedTuple):
 
 @dataclass(slots=True)
 class DumpFacts:
-    """What holds for a whole dump."""
+    """What holds for a whole dump.
+
+    A reader fills the facts meanwhile, so they are complete after the last entry.
+    """
 
     ham: int = 0
     """messages that were trained as ham; `ham` and `spam` are 0 if the dump does not tell"""
@@ -175,7 +144,14 @@ _EPOCH = date(2000, 1, 1).toordinal()
 
 
 def read_bogofilter(file: BinaryIO, facts: DumpFacts) -> Iterator[DumpEntry]:
-    """Yield the words of a dump."""
+    """Yield the words of a dump.
+
+    As `bogoutil -d wordlist.db` writes it.
+
+    A line is `WORD SPAM HAM DATE`; the prefix of a word tells its place. It counts messages, not
+    occurrences. Words of a name that begins with a dot hold facts: `.MSG_COUNT` the messages
+    trained.
+    """
     for line in lines_of(file):
         try:
             word, spam_text, ham_text, date_text = line.rsplit(b" ", 3)
@@ -334,7 +310,22 @@ def _normalised(word: bytes) -> bytes:
 def map_dump(
     recipe: Recipe, entries: Iterable[DumpEntry], facts: DumpFacts, options: DumpOptions, today: int
 ) -> MappedDump:
-    """Return a dump as a change of a model with this recipe; `today` is for lines without a day."""
+    """Return a dump as a change of a model with this recipe; `today` is for lines without a day.
+
+    A word becomes the features that the model's own extraction makes of a field with this word
+    alone: the word, its folded form, the tail of a host, and the parts of a word that the other
+    filter does not cut. Several words may become one feature, such as the spellings of a word. The
+    dump does not tell which messages have several of them, so they are taken as independent:
+
+        n = N (1 - prod(1 - n_i / N))
+
+    Counts and N above `most` messages are scaled down together. Corrections are not imported: the
+    model learns them from its own mistakes.
+
+    Words are mapped in chunks, so memory grows only with the features; their texts are in a
+    temporary file until it is known which features are taken. Must not know files' formats.
+    Failure: UserError for a dump without totals or without words.
+    """
     refuse_model(recipe, options.labels)
     with tempfile.TemporaryFile(dir=options.folder) as texts, _without_collector():
         chunks = _Chunks(Key(recipe.key), texts if recipe.vocabulary else None, today)
@@ -494,7 +485,12 @@ _WORDS = """
 
 
 def read_popfile(file: BinaryIO, facts: DumpFacts) -> Iterator[DumpEntry]:
-    """Yield the words of a database."""
+    """Yield the words of a database.
+
+    It counts occurrences, so a count may exceed the number of messages: the mapper limits it, and
+    all counts have a tenth of the weight. A bucket named spam or junk is spam, the others are ham.
+    The database is read from memory and its tables are checked, so that it runs no code of its own.
+    """
     facts.weight = WEIGHT
     data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES or not data.startswith(b"SQLite format 3\0"):
@@ -578,7 +574,14 @@ _LONGEST = max(map(len, SPAMBAYES_PREFIXES))
 
 
 def read_spambayes(file: BinaryIO, facts: DumpFacts) -> Iterator[DumpEntry]:
-    """Yield the words of a dump."""
+    """Yield the words of a dump.
+
+    As `sb_dbexpimp -e -f FILE` writes it.
+
+    The first line is `HAM,SPAM`, the messages trained; each further one `WORD,HAM,SPAM` with the
+    word quoted as in a URL. It counts messages. The part before a colon tells the place of a word;
+    words of the body have no colon.
+    """
     lines = lines_of(file)
     try:
         facts.ham, facts.spam = map(count, next(lines, b"").replace(b'"', b"").split(b",", 1))

@@ -8,7 +8,7 @@ which is one feature.
 Shapes of a message: how header and text are written, and how its names and links agree.
 
 Each shape is lines of text, and each line becomes one feature. A fact from a small set is a short
-code, which is hashed in one step and takes little room in the store; `clue_texts` has the sentence
+code, which is hashed in one step and takes little room in the store; `_SENTENCES` has the sentence
 that users read. Must not know hashing or the model.
 
 Invariants: values come from `Message`, so header fields that delivery adds never count; no text

@@ -1,60 +1,9 @@
-"""Verdicts: scores, decisions, the site's threshold and novelty.
+"""Verdicts: scores, decisions, the site's threshold and novelty. Pure.
 
-Choose the decision with the least expected cost, from the log-odds of spam.
-
-Must not know models or mail. This is the only place that compares a score with the thresholds: a
-score equal to a threshold gets the milder decision. Scores are compared as log-odds, because
-expected costs, computed from probabilities, are equal over a range of scores near a threshold, and
-different expressions of the same probability round to different sides of it. Fails with BugError
-for a score that is no number.
-
-The junk threshold of a site, from the scores of its own mail before it was learnt. Pure.
-
-One threshold for all sites is wrong for nearly all: a model that is taught mistakes only is unsure
-of most spam, and on most sites no ham comes near the shipped threshold, but on a few some does. So
-the threshold is set where the site's own ham ends (docs/decisions/0070):
-
-    tail     the score that a share of AT_WORST / one_in of the ham exceeds: the share of ham above
-             even odds, which falls exponentially with the mean excess of such ham; blended with
-             BEGIN by ham / (ham + FEW_HAM)
-    young    FLOOR + YOUNG / (1 + the taught messages of the rarest label) ^ POWER: nearly all ham
-             above 2.5 nats came when fewer than six ham or six spam were taught
-    threshold = the higher one
-
-It is never above the shipped threshold and never below FLOOR. Ham are messages that a person called
-ham, and those that were delivered and that no user moved in time (`kept`). An unsure message
-without an answer is unknown: counted as ham, these hold the threshold where it is, for most of them
-are spam.
-
-Scores are counted in steps of `STEP` nats; the counts are sums over events, as all numbers of the
-model are, so undoing, rewinding and the hosts of a fleet give the same threshold.
-
-The odds of the verdict are stretched (`stretched`) so that the threshold of the site has the
-probability of the shipped one; those of ham are stretched alike, for a model that is unsure of spam
-is unsure of ham, too. All costs, also those of domains and persons, apply to these
-probabilities, so all thresholds of junk move alike. Rejecting also requires the odds before that.
-
-How much higher the junk threshold is for a message of a kind that ham has not met. Pure.
-
-If spam was the only mail of a kind, all that is peculiar to the kind speaks for spam: html, hidden
-text, the header fields of bulk mail. After some thousand messages of technical lists the first ham
-of a shop has up to 9 nats. No weight of the model shows this, but its features do: taught ham has
-most of the transport features of usual mail, and about a third of those of such ham. So this share
-is compared with what is usual:
-
-    usual   = LOW + DOUBLING log2(ham / FEWEST), at most HIGHEST; ham: taught messages of ham
-    novelty = NATS max(0, usual - share), at most MOST, in nats, added to the junk threshold
-
-Of the spam of shuffled streams, few percent have a lower share, whether all messages or mistakes
-alone are taught (docs/decisions/0076). Each message that is taught makes its features known, so a
-kind is new only for some messages. The words of the text do not count: a sender could fill a text
-with words that no model knows. A sender can do the same with headers and hidden text, so novelty is
-bounded: a message with strong evidence is junk in any case.
-
-The verdict on a message: label, probability, decision, and the clues that add up to it.
-
-A verdict is a value. Its clues are computed on request, from the rows that the score came from;
-they need no store and no message. Must not know where the numbers came from.
+`decide` chooses the decision with the least expected cost. `site_threshold` sets the score from
+which a site files junk (docs/decisions/0070), `novelty` raises it for kinds of mail that ham has
+not met (docs/decisions/0076), and a `Verdict` is what all of this says of one message. Must not
+know models or mail, nor where the numbers came from.
 """
 
 from __future__ import annotations
@@ -88,7 +37,14 @@ from spamnb.model.scoring import softmax, spam_log_odds
 
 
 def decide(log_odds: float, costs: Costs) -> Decision:
-    """Decide on one message, from its log-odds of spam."""
+    """Decide on one message, from its log-odds of spam.
+
+    This is the only place that compares a score with the thresholds: a score equal to a threshold
+    gets the milder decision. Scores are compared as log-odds, because expected costs, computed from
+    probabilities, are equal over a range of scores near a threshold, and different expressions of
+    the same probability round to different sides of it. Fails with BugError for a score that is no
+    number.
+    """
     if isnan(log_odds):
         raise BugError("the score of a message is not a number")
     edges, decisions = _steps(costs)
@@ -300,6 +256,25 @@ def site_threshold(
     """Return the junk threshold in nats; `taught` messages have the rarest label.
 
     Rounded to a hundredth of a nat.
+
+    One threshold for all sites is wrong for nearly all: a model that is taught mistakes only is
+    unsure of most spam, and on most sites no ham comes near the shipped threshold, but on a few
+    some does. So the threshold is set where the site's own ham ends (docs/decisions/0070):
+
+        tail     the score that a share of AT_WORST / one_in of the ham exceeds: the share of ham
+                 above even odds, which falls exponentially with the mean excess of such ham;
+                 blended with BEGIN by ham / (ham + FEW_HAM)
+        young    FLOOR + YOUNG / (1 + the taught messages of the rarest label) ^ POWER: nearly all
+                 ham above 2.5 nats came when fewer than six ham or six spam were taught
+        threshold = the higher one
+
+    It is never above the shipped threshold and never below FLOOR. Ham are messages that a person
+    called ham, and those that were delivered and that no user moved in time (`kept`). An unsure
+    message without an answer is unknown: counted as ham, these hold the threshold where it is, for
+    most of them are spam.
+
+    Scores are counted in steps of `STEP` nats; the counts are sums over events, as all numbers of
+    the model are, so undoing, rewinding and the hosts of a fleet give the same threshold.
     """
     ham = counted_ham(counts, trained)
     count = sum(ham)
@@ -337,7 +312,14 @@ def _tail(ham: Sequence[float], share: float) -> float:
 
 
 def stretched(log_odds: float, threshold: float) -> float:
-    """Return the log-odds of the verdict; the threshold becomes the shipped one."""
+    """Return the log-odds of the verdict; the threshold becomes the shipped one.
+
+    The odds of the verdict are stretched (`stretched`) so that the threshold of the site has the
+    probability of the shipped one; those of ham are stretched alike, for a model that is unsure of
+    spam is unsure of ham, too. All costs, also those of domains and persons, apply to these
+    probabilities, so all thresholds of junk move alike. Rejecting also requires the odds before
+    that.
+    """
     size = abs(log_odds)
     if size <= threshold:
         return log_odds * (SHIPPED / threshold)
@@ -390,7 +372,23 @@ USUAL: Final = Novelty(0.0, 1.0)
 
 
 def novelty(share: float, ham: int) -> Novelty:
-    """Return the novelty of a message from its share, and from the number of taught ham."""
+    """Return the novelty of a message from its share, and from the number of taught ham.
+
+    If spam was the only mail of a kind, all that is peculiar to the kind speaks for spam: html,
+    hidden text, the header fields of bulk mail. After some thousand messages of technical lists the
+    first ham of a shop has up to 9 nats. No weight of the model shows this, but its features do:
+    taught ham has most of the transport features of usual mail, and about a third of those of such
+    ham. So this share is compared with what is usual:
+
+        usual   = LOW + DOUBLING log2(ham / FEWEST), at most HIGHEST; ham: taught messages of ham
+        novelty = NATS max(0, usual - share), at most MOST, in nats, added to the junk threshold
+
+    Of the spam of shuffled streams, few percent have a lower share, whether all messages or
+    mistakes alone are taught (docs/decisions/0076). Each message that is taught makes its features
+    known, so a kind is new only for some messages. The words of the text do not count: a sender
+    could fill a text with words that no model knows. A sender can do the same with headers and
+    hidden text, so novelty is bounded: a message with strong evidence is junk in any case.
+    """
     if ham < FEWEST:
         return USUAL
     usual = min(HIGHEST, LOW + DOUBLING * log2(ham / FEWEST))
@@ -453,7 +451,11 @@ Explain = Callable[[int | None], Clues]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The model's result for one message. A person's label always takes precedence over it."""
+    """The model's result for one message. A person's label always takes precedence over it.
+
+    A verdict is a value. Its clues are computed on request, from the rows that the score came from;
+    they need no store and no message.
+    """
 
     label: str
     probability: float

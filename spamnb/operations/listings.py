@@ -9,7 +9,7 @@ Search the verdicts of the history by sender, recipient, subject and other facts
     search(model, index, rules, query)             returns the matching verdicts, newest first
 
 The index finds entries by terms; each found entry is then compared with the query itself. A query
-of one user finds what was delivered to the user (`ownership.own_notes`). Must not know
+of one user finds what was delivered to the user (`rights.own_notes`). Must not know
 connections.
 """
 

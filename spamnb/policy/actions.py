@@ -153,7 +153,7 @@ class Fallbacks:
     known_crasher: Fallback = "head"
 
     def fallback_for(self, reason: str, *, observed: bool = False) -> Fallback:
-        """The policy for one of `verdict_headers.REASONS`.
+        """The policy for one of `headers.REASONS`.
 
         An observed message is never deferred: its verdict would have had no effect.
         """

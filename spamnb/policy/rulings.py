@@ -2,7 +2,7 @@
 
 The first row that names the sender decides:
 
-    test message   the doctor's, by its secret (`test_message`)       junk
+    test message   the doctor's, by its secret (`headers`)            junk
     allow list     the administrator's file, for all recipients       deliver
     block list     the administrator's file, for all recipients       reject
     person         the list of the recipient      wanted: deliver     unwanted: junk, or worse

@@ -15,7 +15,7 @@ Lists of senders that a person, a domain or the whole site wants or does not wan
 A list has at most `MOST_SENDERS` entries, each with one word: `wanted` or `unwanted`. `rulings`
 has the precedence of lists. Within a list the most specific entry for an address decides. If one
 address of a message is wanted and another one is not, the message is wanted. `wanted` needs an
-authentic sender (`sender_evidence`), `unwanted` does not.
+authentic sender (`SenderEvidence`), `unwanted` does not.
 
 Entries are ASCII in lower case, domains in their ASCII form, so that `exаmple.org` with a Cyrillic
 letter is another domain, and is shown as such (`xn--exmple-4nf.org`). A domain needs two labels at

@@ -1,93 +1,13 @@
 """The history of verdicts, and searches in it.
 
-The history of verdicts.
+Recent verdicts with their feature ids, so that a correction needs no message body. The history has
+a folder of its own beside the model, because its guarantees differ: it gets thousands of entries an
+hour, keeps them for weeks, and may lose those of the last second. `AppendFile` has the newest
+entries, `History` all, `LookupIndex` finds them by terms, `BootMarker` tells a power cut from a
+kill.
 
-The file `fresh` of the history: entries that were added but are not in the tables yet.
-
-    record   magic, 4 bytes | u32 length | u32 CRC-32 of the data | data (see `entry`)
-
-A record costs 5 us now, for one write(2), and 37 us later, in a transaction of hundreds of records.
-A transaction for each record would make scoring a single message 7 to 9 % slower. Records are
-appended under a lock (flock) that processes share; the process that moves them into the tables
-empties the file. A writer that is killed, and a power cut, can leave incomplete records: the reader
-looks for the next magic with a correct length and sum. Two bytes of the magic never occur in UTF-8,
-so a Message-ID cannot contain a record that is found when the record around it is incomplete.
-
-The lock belongs to the open file, which threads and a forked child would share. So threads use a
-lock of the process, and a child closes the file. A process opens a folder's file only once, like
-its LMDB environment, so both always belong to the same folder, even after another folder takes its
-path.
-
-Must not know the tables. Failure: StoreFullError and StoreAccessError where the file system
-refuses; a failed `add` leaves nothing in the file.
-
-Records the boot in which a history is open, to distinguish a power cut from a kill.
-
-The history is not synced with each entry, so after a power cut its pages may be of any age and must
-be checked. The process that opens the history writes the boot's id to a file beside it, and the
-last process to close it empties the file: the id of another boot means that no process closed it.
-Must not know entries. Failure: StoreError where the file cannot be written.
-
-One entry of the history as bytes, and back.
-
-Failure: StoreVersionError and StoreDamagedError for bytes that are not an entry.
-
-A thread that flushes a history soon after an entry was added. Must not know entries.
-
-Recent verdicts with their feature ids, so that a correction needs no message body.
-
-The history has a folder of its own beside the model, because its guarantees differ: it gets
-thousands of entries an hour, keeps them for weeks, and may lose those of the last second.
-
-    fresh       recently added entries                     records (see `append_file`)
-    data.mdb, lock.mdb                                     the other entries, in LMDB tables:
-      entries     seq u64 | part u16 (big-endian)          pieces of an entry (see `journal`)
-      signatures  signature, 16 bytes                      seq
-      mids        blake2b of the Message-ID, 16 bytes | seq   nothing
-      digests     digest | seq                             nothing
-      meta        "room" (see `journal.Pages`)
-    boot        the boot in which the folder is open
-
-`seq` is the time in microseconds, or one more than the last, so keys are in the order of age.
-
-`add` only appends to `fresh`: a transaction for one entry takes longer (see `append_file`). A
-reader first moves these pending entries into the tables and empties the file, so there is one way
-to read, and every process finds what any other has added. A thread moves and syncs them a second
-after an `add`; `add` itself moves them when many are pending. An entry with a signature that is in
-the tables is skipped, so an entry that is moved twice, after a kill or by two processes, is stored
-once.
-
-    process killed            no entry that `add` accepted is lost
-    power cut                 the entries of the last second are lost
-    no room for `fresh`       `add` fails
-    no room for the tables    entries stay pending and are not found; when many are, `add` fails
-    the limit is reached      the oldest entries are deleted
-    tables damaged            set aside; a new history starts with the pending entries; `warning`
-    set aside by another      noticed within a second of an `add`, and by readers; then opened anew
-
-LMDB does not sync before a commit returns here, so a power cut can leave inconsistent pages, and
-LMDB ends the process when it reads some of them. So the folder records the boot in which it is
-open, until the last process closes it. If it records another boot when it is opened, the file is
-first checked byte by byte (`lmdb.verify`). A damaged history is renamed and replaced by a new one;
-neither this nor an unreadable entry is an error.
-
-Must not know the model. Failure: StoreFullError, StoreAccessError, StoreBusyError.
-
-Replace the history by one with changed entries, so that nothing of the old ones is left.
-
-The new history is written beside the old one and renamed into its place. No process may have the
-history open. A kill leaves the old history or the new one; after a kill between the two renames,
-the next call completes them.
-
-An index of the history by terms: which entries have all of some terms, newest first.
-
-    terms     hash of a term, 8 bytes | seq u64 (big-endian)   nothing
-    entries   seq                                              the hashes of the entry's terms
-    meta      "mark", "key", "position"
-
-The folder can always be built again from the history. It is deleted and started anew when it is
-damaged, after a power cut, and when its terms were made in another way (`mark`). Terms are hashed
-with a random key. Must not know what a term means. Failure: StoreError.
+Must not know the model. Failure: StoreFullError, StoreAccessError, StoreBusyError;
+StoreVersionError and StoreDamagedError for bytes that are not an entry.
 """
 
 from __future__ import annotations
@@ -155,7 +75,25 @@ _HEAD = struct.Struct("<4sII")
 
 
 class AppendFile:
-    """The file of one folder. Use `open_append_file` to get it."""
+    """The file of one folder. Use `open_append_file` to get it.
+
+        record   magic, 4 bytes | u32 length | u32 CRC-32 of the data | data (see `entry`)
+
+    A record costs 5 us now, for one write(2), and 37 us later, in a transaction of hundreds of
+    records. A transaction for each record would make scoring a single message 7 to 9 % slower.
+    Records are appended under a lock (flock) that processes share; the process that moves them into
+    the tables empties the file. A writer that is killed, and a power cut, can leave incomplete
+    records: the reader looks for the next magic with a correct length and sum. Two bytes of the
+    magic never occur in UTF-8, so a Message-ID cannot contain a record that is found when the
+    record around it is incomplete.
+
+    The lock belongs to the open file, which threads and a forked child would share. So threads use
+    a lock of the process, and a child closes the file. A process opens a folder's file only once,
+    like its LMDB environment, so both always belong to the same folder, even after another folder
+    takes its path.
+
+    Must not know the tables. A failed `add` leaves nothing in the file.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "fresh"
@@ -288,7 +226,13 @@ def reopen_append_file(append_file: AppendFile, folder: Path) -> AppendFile:
 
 
 class BootMarker:
-    """The file with the boot in which a folder is open; the last process to close it empties it."""
+    """The file with the boot in which a folder is open; the last process to close it empties it.
+
+    The history is not synced with each entry, so after a power cut its pages may be of any age and
+    must be checked. The process that opens the history writes the boot's id to a file beside it,
+    and the last process to close it empties the file: the id of another boot means that no process
+    closed it. Must not know entries. Failure: StoreError where the file cannot be written.
+    """
 
     def __init__(self) -> None:
         self._handle = -1
@@ -502,7 +446,40 @@ Result = TypeVar("Result")
 
 
 class History:
-    """The verdicts of the last days. Made by `open`."""
+    """The verdicts of the last days. Made by `open`.
+
+        fresh       recently added entries                     records (see `append_file`)
+        data.mdb, lock.mdb                                     the other entries, in LMDB tables:
+          entries     seq u64 | part u16 (big-endian)          pieces of an entry (see `journal`)
+          signatures  signature, 16 bytes                      seq
+          mids        blake2b of the Message-ID, 16 bytes | seq   nothing
+          digests     digest | seq                             nothing
+          meta        "room" (see `journal.Pages`)
+        boot        the boot in which the folder is open
+
+    `seq` is the time in microseconds, or one more than the last, so keys are in the order of age.
+
+    `add` only appends to `fresh`: a transaction for one entry takes longer (see `append_file`). A
+    reader first moves these pending entries into the tables and empties the file, so there is one
+    way to read, and every process finds what any other has added. A thread moves and syncs them a
+    second after an `add`; `add` itself moves them when many are pending. An entry with a signature
+    that is in the tables is skipped, so an entry that is moved twice, after a kill or by two
+    processes, is stored once.
+
+        process killed            no entry that `add` accepted is lost
+        power cut                 the entries of the last second are lost
+        no room for `fresh`       `add` fails
+        no room for the tables    entries stay pending and are not found; when many are, `add` fails
+        the limit is reached      the oldest entries are deleted
+        tables damaged            set aside; a new history starts with pending entries; `warning`
+        set aside by another      noticed a second after an `add`, and by readers; opened anew
+
+    LMDB does not sync before a commit returns here, so a power cut can leave inconsistent pages,
+    and LMDB ends the process when it reads some of them. So the folder records the boot in which it
+    is open, until the last process closes it. If it records another boot when it is opened, the
+    file is first checked byte by byte (`lmdb.verify`). A damaged history is renamed and replaced by
+    a new one; neither this nor an unreadable entry is an error.
+    """
 
     def __init__(self, folder: Path, limits: HistoryLimits) -> None:
         self._folder = folder
@@ -903,7 +880,12 @@ Change = Callable[[HistoryEntry], HistoryEntry | None]
 
 
 def rewrite(folder: Path, limits: HistoryLimits, change: Change) -> int:
-    """Write each entry as `change` returns it, or not at all for None; return how many changed."""
+    """Write each entry as `change` returns it, or not at all for None; return how many changed.
+
+    The new history is written beside the old one and renamed into its place. No process may have
+    the history open. A kill leaves the old history or the new one; after a kill between the two
+    renames, the next call completes them.
+    """
     fresh, old = folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
     if fresh.is_dir() and not folder.is_dir():
         fresh.rename(folder)  # after a kill between the two renames
@@ -965,7 +947,16 @@ class SeqPage(NamedTuple):
 
 
 class LookupIndex:
-    """The index in one folder. Made by `open`; for one process."""
+    """The index in one folder. Made by `open`; for one process.
+
+        terms     hash of a term, 8 bytes | seq u64 (big-endian)   nothing
+        entries   seq                                              the hashes of the entry's terms
+        meta      "mark", "key", "position"
+
+    The folder can always be built again from the history. It is deleted and started anew when it is
+    damaged, after a power cut, and when its terms were made in another way (`mark`). Terms are
+    hashed with a random key. Must not know what a term means. Failure: StoreError.
+    """
 
     def __init__(self, folder: Path, mark: str) -> None:
         self._folder = folder

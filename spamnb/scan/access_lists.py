@@ -10,7 +10,7 @@ Allow and block lists: text files of the administrator, which override the model
     domain example.org unauthenticated      ... from any client
     recipient bob@example.net  all of a message's recipients must be listed; @example.net: a domain
 
-A sender or domain is allowed only if it is authentic (`core.policy.sender_evidence`). Where no
+A sender or domain is allowed only if it is authentic (`policy.senders`). Where no
 server authenticates senders, an entry may name the client's network as its proof, or say that it
 needs none: then any client that uses the address is allowed. Entries of the block list need no
 proof, and must not have such a word. Allow overrides block, so one sender at a blocked domain can

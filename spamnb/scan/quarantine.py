@@ -261,7 +261,7 @@ class Quarantine:
     def expire(self, now: int) -> int:
         """Delete messages that are too old, and incomplete ones; returns how many messages.
 
-        `now` is the expiry clock's time (`expiry_clock`), not the system clock's.
+        `now` is the expiry clock's time (`home_files.expiry_mark`), not the system clock's.
         """
         # By name only: reading 200,000 sidecars takes longer than a scan may.
         oldest = _stamp(now - self.limits.keep_days * _DAY_US)

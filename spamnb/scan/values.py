@@ -92,7 +92,7 @@ class Advice(NamedTuple):
     verdict: ScanVerdict
     mail_action: MailAction
     score: float
-    """a message is junk from `verdict_headers.REQUIRED_SCORE` on"""
+    """a message is junk from `headers.REQUIRED_SCORE` on"""
     reject_score: float
     """the score from which a message is rejected"""
 

@@ -1,43 +1,9 @@
-"""Deliver messages.
+"""Deliver messages into Maildirs, and take reports.
 
-Write messages into Maildirs: after `settle` a message is in `new`, complete and on disk.
-
-A message is written to `tmp`, synced and renamed into `new`; then the folder is synced. So when
-`settle` returns, the message survives a power cut. A process that is killed earlier leaves nothing
-that a mail reader shows. A message with several recipients is first written for all of them and
-then settled together: if one Maildir fails, no Maildir has the message.
-
-The owner of a Maildir may be hostile, so all access goes through descriptors of folders that were
-opened without following that user's links (`paths`). Folders are created when first needed (0700;
-files 0600).
-
-Must not know protocols. Failure: OSError; then no part of the message is left.
-
-Receipts: a mail to the user that sent a report, with its result.
-
-Only logged-in users get one, and no automatic sender does (RFC 3834); the receipt itself is marked
-as automatic and has a null sender. Pure: the time and id are given. Of the reported messages only
-the subjects appear.
-
-The header lines above a delivered message, and the verdict in its header.
-
-Pure except for the date.
-
-The delivery agent: delivers or learns each message, and only then replies 250.
-
-Delivery: before the 250 every Maildir has the message, with file and folder synced. In SMTP one
-reply stands for all recipients, so all or none of them get the message; in LMTP each recipient has
-a separate reply. With persons each recipient gets a copy with the recipient's own verdict, in the
-folder of that verdict. Reports: parsed and submitted as feedback, which is on disk or queued for
-review before the reply. If the learner is not reachable, the reply is 451.
-
-Trusted reports come from logged-in users, and from clients in `trusted` networks (or LOCAL clients,
-if that is set) that a peer names by XFORWARD. The user is the address of the login, or the sender
-of the envelope. A loopback address alone, From or MAIL FROM prove nothing: such a report comes from
-a stranger, and counts only with the signature of a message that was delivered to that address.
-
-Blocking work runs in threads. Failure: a reply of the table; an internal fault is counted and
-logged with an incident id, and the reply is 451.
+`DeliveryAgent` delivers or learns each message, and only then replies 250. `prepare` and `settle`
+write into Maildirs, `compose` makes receipts, and `trace_head` the header lines above a delivered
+message. Blocking work runs in threads. Failure: a reply of the table; an internal fault is counted
+and logged with an incident id, and the reply is 451.
 """
 
 from __future__ import annotations
@@ -119,7 +85,14 @@ def unique_name(size: int) -> str:
 
 
 def prepare(folder: Path, pieces: Sequence[bytes]) -> Pending:
-    """Write a message into `tmp` and sync it."""
+    """Write a message into `tmp` and sync it.
+
+    The owner of a Maildir may be hostile, so all access goes through descriptors of folders that
+    were opened without following that user's links (`paths`). Folders are created when first needed
+    (0700; files 0600).
+
+    Failure: OSError; then no part of the message is left.
+    """
     make(folder)
     pending = Pending(folder, unique_name(sum(map(len, pieces))))
     try:
@@ -132,7 +105,13 @@ def prepare(folder: Path, pieces: Sequence[bytes]) -> Pending:
 
 
 def settle(several: Iterable[Pending]) -> None:
-    """Make prepared messages visible, all or none."""
+    """Make prepared messages visible, all or none.
+
+    A message is written to `tmp`, synced and renamed into `new`; then the folder is synced. So when
+    `settle` returns, the message survives a power cut. A process that is killed earlier leaves
+    nothing that a mail reader shows. A message with several recipients is first written for all of
+    them and then settled together: if one Maildir fails, no Maildir has the message.
+    """
     seen: list[Pending] = []
     several = list(several)
     try:
@@ -252,7 +231,12 @@ def compose(
     report: FeedbackReport,
     done: Sequence[tuple[ReportedMessage, Answer]],
 ) -> bytes:
-    """The receipt as a message, with LF line ends."""
+    """The receipt as a message, with LF line ends.
+
+    Only logged-in users get one, and no automatic sender does (RFC 3834); the receipt itself is
+    marked as automatic and has a null sender. Pure: the time and id are given. Of the reported
+    messages only the subjects appear.
+    """
     mail = EmailMessage(policy=_LF)
     mail["From"] = Address("spamnb", addr_spec=f"postmaster@{receipt_headers.hostname}")
     mail["To"] = receipt_headers.to
@@ -408,7 +392,20 @@ class ReportSender(NamedTuple):
 
 
 class DeliveryAgent:
-    """One delivery agent, for all its listeners."""
+    """One delivery agent, for all its listeners.
+
+    Delivery: before the 250 every Maildir has the message, with file and folder synced. In SMTP one
+    reply stands for all recipients, so all or none of them get the message; in LMTP each recipient
+    has a separate reply. With persons each recipient gets a copy with the recipient's own verdict,
+    in the folder of that verdict. Reports: parsed and submitted as feedback, which is on disk or
+    queued for review before the reply. If the learner is not reachable, the reply is 451.
+
+    Trusted reports come from logged-in users, and from clients in `trusted` networks (or LOCAL
+    clients, if that is set) that a peer names by XFORWARD. The user is the address of the login, or
+    the sender of the envelope. A loopback address alone, From or MAIL FROM prove nothing: such a
+    report comes from a stranger, and counts only with the signature of a message that was delivered
+    to that address.
+    """
 
     def __init__(self, config: DeliveryParams, deps: AgentDeps) -> None:
         self.deps = deps

@@ -1,38 +1,8 @@
-r"""The syntax of SMTP.
+"""The syntax of SMTP. Pure.
 
-The table of SMTP commands and the phases they are allowed in; parsers for their arguments.
-
-Only lines that every server reads alike are forwarded: letters, then a blank or the end of the
-line, without CR, LF or NUL inside. The next hop could read any other line as two commands (command
-smuggling). Pure. Parsing never fails: if a part cannot be parsed, its text is empty, and the
-forwarded line is unchanged.
-
-Parse the arguments of MAIL, RCPT and XFORWARD: strict, nothing is decoded.
-
-An address is the text between the angle brackets. The email package's parser, which aiosmtpd uses,
-decodes encoded words in it, so that one address becomes another, even with CRLF in it. This parser
-rejects what is not an address of RFC 5321 4.1.2, and every control character. Pure. None means:
-invalid syntax.
-
-Find the end of DATA and normalise line ends, so that no message can smuggle SMTP commands.
-
-Works on the wire form (dots stuffed) in pieces of any size; the result does not depend on how the
-data is split. Only CR LF . CR LF ends a message. Every other CR or LF (a run of CR before an LF, a
-bare CR, a bare LF) becomes one CR LF; a dot that this puts at the start of a line is stuffed. So
-nothing in the output of `feed` can end DATA at the next hop, whatever it accepts as a line end:
-SMTP smuggling, CVE-2023-51764 and similar. Pure; never fails.
-
-EHLO, HELO and LHLO: the command for the next hop, and the reply for the client.
-
-The relay announces only extensions that the next hop has and that a relay can honour. Never
-STARTTLS, AUTH, CHUNKING, BINARYMIME, ETRN, VRFY, XCLIENT or anything unknown. Pure; never fails.
-
-Check the parameters and address of MAIL and RCPT: the rejecting reply, or an empty text.
-
-Pure. Announced parameters are checked; DSN's (RFC 3461) are accepted and ignored; all others are
-rejected, so that no client believes that an unknown parameter has an effect.
-
-The client's unprocessed input, split into lines. Pure; never fails.
+The table of commands and parsers for their arguments, `DataFramer` for the end of DATA,
+`LineBuffer` for lines, and the replies to EHLO. Nothing raises: if a part cannot be parsed, its
+text is empty, and the forwarded line is unchanged.
 """
 
 from __future__ import annotations
@@ -116,7 +86,13 @@ def verb_of(line: bytes) -> tuple[bytes, CommandRule] | None:
 
 
 def is_whole(line: bytes) -> bool:
-    """Whether every server reads these bytes, with their line end, as one line."""
+    """Whether every server reads these bytes, with their line end, as one line.
+
+    Only lines that every server reads alike are forwarded: letters, then a blank or the end of the
+    line, without CR, LF or NUL inside. The next hop could read any other line as two commands
+    (command smuggling). Pure. Parsing never fails: if a part cannot be parsed, its text is empty,
+    and the forwarded line is unchanged.
+    """
     return (
         line.endswith(b"\r\n")
         and line.count(b"\r") == 1
@@ -227,7 +203,13 @@ class Path(NamedTuple):
 
 
 def read_path(word: str, arg: str | None) -> Path | None:
-    """Parse `FROM:<...>` or `TO:<...>`."""
+    """Parse `FROM:<...>` or `TO:<...>`.
+
+    An address is the text between the angle brackets. The email package's parser, which aiosmtpd
+    uses, decodes encoded words in it, so that one address becomes another, even with CRLF in it.
+    This parser rejects what is not an address of RFC 5321 4.1.2, and every control character. Pure.
+    None means: invalid syntax.
+    """
     arg = arg or ""
     if arg[: len(word)].upper() != word:
         return None
@@ -301,7 +283,14 @@ def _normalised(found: re.Match[bytes]) -> bytes:
 
 @dataclass(slots=True)
 class DataFramer:
-    """The framing state of one message's DATA."""
+    """The framing state of one message's DATA.
+
+    Works on the wire form (dots stuffed) in pieces of any size; the result does not depend on how
+    the data is split. Only CR LF . CR LF ends a message. Every other CR or LF (a run of CR before
+    an LF, a bare CR, a bare LF) becomes one CR LF; a dot that this puts at the start of a line is
+    stuffed. So nothing in the output of `feed` can end DATA at the next hop, whatever it accepts as
+    a line end: SMTP smuggling, CVE-2023-51764 and similar. Pure; never fails.
+    """
 
     bare: bool = False
     """whether a bare CR or LF occurred"""
@@ -390,7 +379,12 @@ def upstream_command(line: bytes, upstream: MailProtocol) -> bytes:
 def client_hello_reply(
     reply: bytes, line: bytes, hostname: str, *, trusted: bool, limit: int
 ) -> bytes:
-    """The reply to the client's EHLO, made from the next hop's reply."""
+    """The reply to the client's EHLO, made from the next hop's reply.
+
+    The relay announces only extensions that the next hop has and that a relay can honour. Never
+    STARTTLS, AUTH, CHUNKING, BINARYMIME, ETRN, VRFY, XCLIENT or anything unknown. Pure; never
+    fails.
+    """
     name = hostname.encode("ascii", "replace")
     if line[:4].upper() == b"HELO":
         return b"250 " + name + b"\r\n"
@@ -418,7 +412,11 @@ message."""
 
 
 def mail_refusal(path: Path, limit_bytes: int, *, extended: bool) -> str:
-    """The reply that rejects a MAIL command; empty if it is accepted."""
+    """The reply that rejects a MAIL command; empty if it is accepted.
+
+    Pure. Announced parameters are checked; DSN's (RFC 3461) are accepted and ignored; all others
+    are rejected, so that no client believes that an unknown parameter has an effect.
+    """
     params = dict(path.params)
     if params and not extended:
         return delivery_replies.UNKNOWN_PARAMETER

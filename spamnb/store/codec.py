@@ -1,7 +1,7 @@
 """Encode and decode feature rows, events, totals, the recipe and message states. Pure.
 
 All numbers are little endian unless said otherwise; a varint has seven bits a byte, low ones first;
-a text or chunk is a varint length and its bytes; `ids` and `ints` are described in `id_codec`.
+a text or chunk is a varint length and its bytes; `ids` and `ints` are described in `bytes`.
 
 Row of a feature, 2 + 8 K bytes, packed (18 at two labels); its id is stored elsewhere:
 

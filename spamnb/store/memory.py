@@ -5,7 +5,7 @@ evidence that both are correct. A transaction writes to overlays, which are merg
 when it ends. A changed row takes a new slot in the arrays, so an open snapshot keeps the old slots,
 and the old dicts, which are copied once. Writers wait for each other; readers never wait.
 
-Failure: BugError for misuse, and what `apply_events` raises.
+Failure: BugError for misuse, and what `apply_event` raises.
 """
 
 from __future__ import annotations

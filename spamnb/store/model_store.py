@@ -1,48 +1,9 @@
-"""The model in LMDB.
+"""The model in LMDB: an environment of one folder, and the store in it.
 
-Sharing one LMDB environment among threads, without LMDB itself.
-
-`TransactionGate` counts this process's open transactions, because the map may be resized only when
-there are none. `EnvironmentRegistry` keeps one environment for each folder of a process.
-`RetryDeadline` limits retries.
-
-Must not import LMDB. Failure: StoreBusyError when a wait times out.
-
-`rows.table.Table` over one database in one LMDB transaction; values are views into the map.
-
-Does not import lmdb; the caller passes the transaction. Failure: LMDB's own errors, which
-`Environment` maps.
-
-The default size limit of a model's file, when the administrator sets none.
-
-The limit is a quarter of the file system, but a twentieth of the file system must stay free,
-because the mail server needs space for its queue. If the disk is nearly full, or the model already
-takes more than a quarter, the model may still grow by an eighth of the free space, so that learning
-continues. Failure: none; a file system that does not report its size gives 0, no limit.
-
-`Environment`: an LMDB environment that handles LMDB's special conditions itself.
-
-Handled without an error: a full map (grown, and the transaction run again); a map that another
-process has grown (adopted); reader slots left by dead processes (cleared) or all in use (waited
-for); too little address space for the map (a smaller map); two stores of one process in one folder
-(they share an environment, because POSIX locks belong to the process and closing a second one would
-drop the locks of the first). Use after a fork is not possible: the child never touches the
-inherited environment, and using it raises a BugError.
-
-Durability: sync on, writemap off; LMDB writes the pages, calls fdatasync, and writes the meta page
-through O_DSYNC, before a write block ends. Folder mode 0700, files 0600.
-
-The only module that imports lmdb; must not know the contents of the tables. Invariants: at most
-one environment for each file in a process; no lock of this module is held while a caller reads.
-Failure: StoreErrors only; `_mapped` maps every LMDB error.
-
-Open an environment whose contents may be lost: a damaged one is deleted and started anew.
-
-A store in LMDB: a model in a folder.
-
-Connects the views of `table_views` to the tables of an `Environment`. Changes are durable when a
-write block ends: the environment is opened with sync on, writemap off. Invariants: those of
-`contract`. Failure: StoreErrors; BugError for misuse.
+The only module that imports lmdb. Changes are durable when a write block ends. `Environment`
+handles LMDB's special conditions, `LmdbStore` connects the views of `table_views` to its tables.
+Invariants: those of `contract`; at most one environment for each file in a process; no lock of this
+module is held while a caller reads. Failure: StoreErrors only (`_mapped`); BugError for misuse.
 """
 
 from __future__ import annotations
@@ -363,7 +324,14 @@ def limit_of(folder: Path, limit_bytes: int) -> int:
 
 
 def share_of(total: int, free: int, used: int) -> int:
-    """Return the default limit from the file system's size and free space and the model's size."""
+    """Return the default limit from the file system's size and free space and the model's size.
+
+    The limit is a quarter of the file system, but a twentieth of the file system must stay free,
+    because the mail server needs space for its queue. If the disk is nearly full, or the model
+    already takes more than a quarter, the model may still grow by an eighth of the free space, so
+    that learning continues. Failure: none; a file system that does not report its size gives 0, no
+    limit.
+    """
     if not total:
         return 0
     fair = min(total // SHARE, used + free - total // LEFT_FREE)
@@ -389,7 +357,18 @@ class MapGrownError(StoreBusyError):
 
 
 class Environment:
-    """One LMDB environment of this process, shared by its threads."""
+    """One LMDB environment of this process, shared by its threads.
+
+    Handled without an error: a full map (grown, and the transaction run again); a map that another
+    process has grown (adopted); reader slots left by dead processes (cleared) or all in use (waited
+    for); too little address space for the map (a smaller map); two stores of one process in one
+    folder (they share an environment, because POSIX locks belong to the process and closing a
+    second one would drop the locks of the first). Use after a fork is not possible: the child never
+    touches the inherited environment, and using it raises a BugError.
+
+    Durability: sync on, writemap off; LMDB writes the pages, calls fdatasync, and writes the meta
+    page through O_DSYNC, before a write block ends. Folder mode 0700, files 0600.
+    """
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self.config = config
@@ -933,7 +912,7 @@ def open_store(
     """Open the model in a folder; create one with the recipe `create` if there is none.
 
     An existing model keeps its own recipe. `limit_bytes` 0 derives a limit from the disk
-    (`size_limit`).
+    (`limit_of`).
     """
     folder = Path(path)
     exists = holds_data(folder)

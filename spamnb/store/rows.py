@@ -1,58 +1,9 @@
-"""Rows of counts: a log in front of segments.
+"""Rows of counts: a log in front of segments. Pure.
 
-`RowTable`: rows in memory, in a hash table of numpy arrays. Pure.
-
-Ids are uniform hashes, so their top bits are the hash. `heads` has, for each value of the top bits,
-the place of the newest entry; `next` has, for each entry, the place of the next one with the same
-top bits; place 0 is the end. All ids of a look-up go from entry to entry together.
-
-`Table`: what the rows, the words and the journal need of an engine.
-
-Feature rows in segments: each segment is one large table value that holds a range of ids. Pure.
-
-There are 2^b segments; the top b bits of an id are the number of its segment, and the key is the
-number (two bytes, big-endian). A segment has its rows in the order of their ids, and an index that
-divides its range into equal cells; ids are uniform hashes, so a cell has a few:
-
-    u32 n | u32 widest | u64 ids[n] | u64 2^64 - 1 | u32 starts[CELLS] | n rows | zeros
-
-`starts[c]` is how many ids are in the cells before c, `widest` the most ids in one cell. Zeros fill
-the value up to LEAST_BYTES. All numbers are little endian.
-
-A look-up reads the values where they lie. `Places` has the addresses of all segments, and finds the
-rows of all ids together, with some forty operations of numpy: 400 rows among a million take 70 us.
-One read of the table for each id took 300 us and more. LMDB gives a value of more than half a page
-pages of its own, which never move as long as the value is not replaced, so addresses stay valid in
-later transactions; LEAST_BYTES is more than half of the largest page.
-
-Why this reads no other memory: `Segments.value` compares the length of a value with its head before
-its address is kept; `Places.fill` stays within this length, whatever else the value contains; and
-numpy refuses an index outside the memory from the first segment to the end of the last one.
-`RowCache` explains why it reads no older or newer value.
-
-Knows arrays and a table of bytes; must not know which engine keeps the table. Invariants: all 2^b
-segments exist; rows are in the range of their segment, sorted and distinct; none is empty of counts
-and corrections. Failure: StoreDamagedError. Look-ups in a damaged segment end, and read no byte
-outside it, but may find nothing.
-
-Feature rows: changes are logged first, and written to their segments range by range. Pure.
-
-Learning a message changes hundreds of rows, in all segments: written in place, they would rewrite
-the whole table. So a transaction appends its rows to a log and writes only the logged rows of one
-range of ids to their segments. The next transaction takes the next range: after `capacity` logged
-rows, all segments have been written once, and log values older than that are deleted. A transaction
-that changes many rows (bulk training) writes all segments at once and leaves an empty log.
-
-    log       u64 start, big-endian: rows logged before    u64 ids[n] | n rows, what has changed
-    meta      u64 capacity | u64 first | u64 last          the log holds the rows from first to last
-
-A row is read from the log if the log has it, else from its segment. A logged row is never older
-than the one in its segment, so it does not matter whether it has been written there meanwhile. A
-row without counts and corrections stands for a removed row. Each process keeps the rows of the log
-in a `RowTable`, and reads only the values that were added since.
-
-Knows no engine. Invariants: values follow each other without a gap; every row logged before `first`
-is in its segment. Failure: StoreDamagedError.
+A change is logged first and written to its segment later: written in place, one message would
+rewrite the whole table. `Segments` has the rows by ranges of ids, `LoggedRows` the log in front of
+them, `RowTable` the rows in memory. Knows arrays and a table of bytes; must not know which engine
+keeps the table. Failure: StoreDamagedError.
 """
 
 from __future__ import annotations
@@ -83,7 +34,12 @@ from spamnb.store.codec import (
 
 
 class RowTable:
-    """Rows by id, at most `room` of them. Not for several threads at once."""
+    """Rows by id, at most `room` of them. Not for several threads at once.
+
+    Ids are uniform hashes, so their top bits are the hash. `heads` has, for each value of the top
+    bits, the place of the newest entry; `next` has, for each entry, the place of the next one with
+    the same top bits; place 0 is the end. All ids of a look-up go from entry to entry together.
+    """
 
     def __init__(self, room: int, dtype: np.dtype[np.void]) -> None:
         bits = room.bit_length()
@@ -245,7 +201,21 @@ def encode(rows: RowSet, bits: int) -> bytes:
 
 
 class Segments:
-    """The rows of a table."""
+    """The rows of a table.
+
+    There are 2^b segments; the top b bits of an id are the number of its segment, and the key is
+    the number (two bytes, big-endian). A segment has its rows in the order of their ids, and an
+    index that divides its range into equal cells; ids are uniform hashes, so a cell has a few:
+
+        u32 n | u32 widest | u64 ids[n] | u64 2^64 - 1 | u32 starts[CELLS] | n rows | zeros
+
+    `starts[c]` is how many ids are in the cells before c, `widest` the most ids in one cell. Zeros
+    fill the value up to LEAST_BYTES. All numbers are little endian.
+
+    Invariants: all 2^b segments exist; rows are in the range of their segment, sorted and distinct;
+    none is empty of counts and corrections. Look-ups in a damaged segment end, and read no byte
+    outside it, but may find nothing.
+    """
 
     def __init__(self, table: Table, dtype: np.dtype[np.void]) -> None:
         self.table = table
@@ -323,7 +293,19 @@ class Segments:
 
 
 class Places:
-    """The addresses of all segments, valid as long as the table's memory and the segments are."""
+    """The addresses of all segments, valid as long as the table's memory and the segments are.
+
+    A look-up reads the values where they lie, and finds the rows of all ids together, with some
+    forty operations of numpy: 400 rows among a million take 70 us. One read of the table for each
+    id took 300 us and more. LMDB gives a value of more than half a page pages of its own, which
+    never move as long as the value is not replaced, so addresses stay valid in later transactions;
+    LEAST_BYTES is more than half of the largest page.
+
+    Why this reads no other memory: `Segments.value` compares the length of a value with its head
+    before its address is kept; `Places.fill` stays within this length, whatever else the value
+    contains; and numpy refuses an index outside the memory from the first segment to the end of the
+    last one. `RowCache` explains why it reads no older or newer value.
+    """
 
     def __init__(self, segments: Segments) -> None:
         count = len(segments.numbers)
@@ -526,7 +508,26 @@ def _logged(view: LoggedRows, start: int) -> Iterator[RowSet]:
 
 
 class LoggedRows:
-    """`Segments` with a log for their changes."""
+    """`Segments` with a log for their changes.
+
+    Learning a message changes hundreds of rows, in all segments: written in place, they would
+    rewrite the whole table. So a transaction appends its rows to a log and writes only the logged
+    rows of one range of ids to their segments. The next transaction takes the next range: after
+    `capacity` logged rows, all segments have been written once, and log values older than that are
+    deleted. A transaction that changes many rows (bulk training) writes all segments at once and
+    leaves an empty log.
+
+        log       u64 start, big-endian: rows logged before    u64 ids[n] | n rows, what has changed
+        meta      u64 capacity | u64 first | u64 last          the log holds these rows
+
+    A row is read from the log if the log has it, else from its segment. A logged row is never older
+    than the one in its segment, so it does not matter whether it has been written there meanwhile.
+    A row without counts and corrections stands for a removed row. Each process keeps the rows of
+    the log in a `RowTable`, and reads only the values that were added since.
+
+    Invariants: values follow each other without a gap; every row logged before `first` is in its
+    segment.
+    """
 
     def __init__(self, segments: Segments, log: Table, meta: Table, cache: RowCache) -> None:
         self.segments = segments

@@ -1,10 +1,10 @@
 """The read view and write view of `contract` over tables of bytes; independent of the engine.
 
     meta      format, recipe, totals, base totals, words' layout, journal's free space, log's
-              state, position in the log of a fleet; corrections of persons: `rows.personal_table`;
-              lists of senders: `rows.sender_table`; in a fleet: `fleet.row_sums`
+              state, position in the log of a fleet; corrections of persons: `person_tables`;
+              lists of senders: `person_tables`; in a fleet: `fleet.row_sums`
     features  segments of rows: the live state         base      the same for the checkpoint
-    log       the rows that changed last, see `rows.logged_rows`
+    log       the rows that changed last, see `rows`
     words     buckets of texts                         journal, digests, mids, kept   see `journal`
 
 Must not know LMDB. Invariants: those of `contract`. The write view keeps layout and free space
