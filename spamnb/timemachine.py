@@ -1,28 +1,8 @@
 """Show what another state of the model would decide, in a process of its own.
 
-Show what another training would have decided.
-
-What two states of a model say of the newest messages of the history; writes nothing.
-
-Both judge each message now, by the ids that the history has of it. Labels count as known if a
-person gave them and they are not of the training that the new model omits.
-
-Which model an administrator wants instead of the present one. A value of JSON.
-
-Make the model that an administrator wants, in a folder, and say what it changes.
-
-The present model is only read, and may be used meanwhile. Failure: the errors of rebuilding.
-
-One preview at a time: a child process makes it, and for ten minutes it can be applied.
-
-The copy lies in a temporary folder of the home, which is removed when the preview ends: applied,
-cancelled, replaced by another one, or too old. Failure: RefusedError for what is not possible now,
-RefError for another preview than the present one, and the errors of the child.
-
-`python -m spamnb.timemachine`: make a preview, with less priority than the mail.
-
-The task is a pickle on stdin, which the parent holds open as long as it lives; the result is one
-line of JSON on stdout.
+`Wanted` says which model, `preview` makes it in a folder and says what it changes, and
+`TimeMachine` has one preview at a time, which can be applied. Failure: RefusedError for what is not
+possible now, RefError for another preview than the present one, and the errors of rebuilding.
 """
 
 from __future__ import annotations
@@ -101,7 +81,11 @@ class JudgedTwice(NamedTuple):
 def judged_twice(
     models: tuple[Filter, Filter], entries: Iterable[HistoryEntry], ignored: Takes
 ) -> Iterator[JudgedTwice]:
-    """Yield the messages as the old and the new model judge them now."""
+    """Yield the messages as the old and the new model judge them now.
+
+    Both judge each message now, by the ids that the history has of it. Labels count as known if a
+    person gave them and they are not of the training that the new model omits.
+    """
     old, new = models
     roles = roles_of(old.labels)
     for batch in _batches(entries):
@@ -206,7 +190,10 @@ class PreviewTask(NamedTuple):
 
 
 def preview(task: PreviewTask) -> Facts:
-    """Return the wanted model and what it changes; `state` is null if it is the present one."""
+    """Return the wanted model and what it changes; `state` is null if it is the present one.
+
+    The present model is only read, and may be used meanwhile.
+    """
     home, folder = task.home, task.folder
     copied = _MAKERS[task.wanted.kind](task)
     if copied is None:
@@ -394,7 +381,12 @@ def _iso(seconds: float) -> str:
 
 
 class TimeMachine:
-    """The preview of a home, and its application."""
+    """The preview of a home, and its application.
+
+    A child process makes the preview, which can be applied for ten minutes. The copy lies in a
+    temporary folder of the home, which is removed when the preview ends: applied, cancelled,
+    replaced by another one, or too old.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -453,7 +445,11 @@ _FIRST_TO_END = "1000"
 
 
 def main() -> int:
-    """Run one task."""
+    """Run one task.
+
+    The task is a pickle on stdin, which the parent holds open as long as it lives; the result is
+    one line of JSON on stdout.
+    """
     lower_priority(_NICE)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_END, encoding="ascii")

@@ -1,24 +1,10 @@
-"""Operations that read.
+"""The operations of the API and the pages.
 
-The numbers of the graphs, and what other costs would have decided.
-
-The state of the daemon and of the caller, and switches of the daemon.
-
-Earlier states of the model, and the model without some training: preview and apply.
-
-The operations on people and tokens: list, create, revoke, end sessions.
-
-Verdicts: score and explain a message, search the history, follow it as it grows.
-
-Labels and lists of senders: teach, forget, undo, review, and the journal.
-
-The learner changes the model. It gets the requests by the control socket, with the user and the
-trust of the caller.
-
-The operations on messages in quarantine: list, show, preview, release, delete.
-
-A caller of one user finds the messages to that user, releases them to that user, and deletes them
-for that user; other messages and other recipients do not exist for this caller (RefError).
+Numbers, state, verdicts, quarantine, people and tokens; teaching, undoing and earlier states of the
+model. The learner makes all changes: it gets the requests by the control socket, with the user and
+the trust of the caller. A caller of one user finds the messages to that user, releases them to that
+user, and deletes them for that user; other messages and recipients do not exist for this caller
+(RefError).
 """
 
 from __future__ import annotations

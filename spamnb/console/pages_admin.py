@@ -1,18 +1,6 @@
-"""The pages of the administrator: graphs, status, time machine, what-if, people.
+"""The pages of administrators and auditors.
 
-The page Graphs: charts, and the same numbers as tables.
-
-The pages Status, Settings and Fleet: what the daemon does, how it is set, and its hosts.
-
-The page Time machine: another state of the model, previewed and then applied.
-
-The page What-if: what another threshold of junk would have decided, and how to put it in force.
-
-This page changes nothing: a separate page shows the state before and after, and asks for
-confirmation. The page contains the numbers for all positions of the slider, so a move of the slider
-needs no request. The form asks for one threshold, and also works without script.
-
-The page People: logins with their sessions and waiting feedback, and tokens.
+Graphs, Overview, Settings, Fleet, Time machine, What if and People.
 """
 
 from __future__ import annotations
@@ -357,7 +345,12 @@ ASKED: Final = (
 
 
 def show_whatif(site: ConsoleSite, request: PageRequest) -> PageView:
-    """Show what a threshold changes: the present one, if none is asked for."""
+    """Show what a threshold changes: the present one, if none is asked for.
+
+    This page changes nothing: a separate page shows the state before and after, and asks for
+    confirmation. The page contains the numbers for all positions of the slider, so a move of the
+    slider needs no request. The form asks for one threshold, and also works without script.
+    """
     facts = _tried(site, request, steps=True)
     found, shown = facts["found"], facts["n"]
     steps = found["steps"]

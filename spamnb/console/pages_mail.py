@@ -1,14 +1,7 @@
-"""The pages of messages: lists, live view, one message, its sender, teaching.
+"""The pages of messages.
 
-Lists: search in the verdicts, a user's own mail, the trainings.
-
-The page Live: new verdicts, their rate, and what became of the messages.
-
-The sender of a message on its page: the lists that name it, and buttons that change them.
-
-The page of a message: what was decided, why, what has changed since, and how to correct it.
-
-Forms that teach: each answers with a sentence and with the event that can be undone.
+Live view, search, a user's mail, one message, trainings, and forms that teach. Each form answers
+with a sentence and with the event that can be undone.
 """
 
 from __future__ import annotations

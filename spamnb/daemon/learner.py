@@ -1,32 +1,8 @@
-"""The process that learns.
+"""The learner: the only process that writes the model while a daemon serves it.
 
-Keeps the model open for writing in the learner, and retries to open a faulty one.
-
-Only the learner writes the model while a daemon serves it. A missing or damaged model stops
-training, not the process: requests get the error, and opening is retried with pauses that double.
-New settings create a new feedback service; the old one is closed after its last request.
-
-Failure: `service` raises the StoreError of the last attempt to open the model.
-
-The learner's threads for the fleet.
-
-`Follower` waits for entries of other hosts and folds them. If the log of the fleet is away, or does
-not fit this host, the follower reports that once, and tries again. `Answerer` tells other hosts
-what verdicts this one has given. It is a thread of its own, because other hosts may ask while the
-follower waits for their answers.
-
-What the learner knows of its daemon, for the operations of the control socket.
-
-The learner: the only process that writes the model while a daemon serves it.
-
-It answers the control socket, learns the files of the spools, and records heartbeats. With a
-missing or damaged model it keeps running: requests get an error, and it retries to open the model.
-On SIGTERM, or when its supervisor is gone, it accepts no more requests, finishes the current ones
-and closes the store.
-
-The public function is `run`.
-
-Entry point of the learner process: convert the start parameters for `learner.run`.
+`ModelHolder` keeps the model open, `Follower` and `Answerer` are its threads for a fleet, and `run`
+answers the control socket, learns the files of the spools and records heartbeats. With a missing or
+damaged model it keeps running: requests get an error, and it retries to open the model.
 """
 
 from __future__ import annotations
@@ -113,7 +89,15 @@ class _Held:
 
 
 class ModelHolder:
-    """`AdminModel` of a daemon: holds the open model, or the error of opening it."""
+    """`AdminModel` of a daemon: holds the open model, or the error of opening it.
+
+    Only the learner writes the model while a daemon serves it. A missing or damaged model stops
+    training, not the process: requests get the error, and opening is retried with pauses that
+    double. New settings create a new feedback service; the old one is closed after its last
+    request.
+
+    Failure: `service` raises the StoreError of the last attempt to open the model.
+    """
 
     def __init__(self, config: LearnerConfig, meters: Meters) -> None:
         self.config = config
@@ -338,7 +322,11 @@ class Answerer(_FleetThread):
 
 
 class Follower(_FleetThread):
-    """Keeps the model of this host at the head of the log."""
+    """Keeps the model of this host at the head of the log.
+
+    It waits for entries of other hosts and folds them. If the log of the fleet is away, or does not
+    fit this host, it reports that once, and tries again.
+    """
 
     name = "follower"
 

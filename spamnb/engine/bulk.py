@@ -1,37 +1,9 @@
 """Train and score many messages in several processes.
 
-Pack batches of parsed messages for transfer between processes, as arrays and bytes.
-
-A worker parses messages, the parent learns them. A batch contains its distinct ids, which of them
-each message has, and the texts of ids that this worker has not sent recently. A worker sends each
-text at least once before the parent needs it; a table of sent ids, 8 MB for any corpus, avoids
-sending most of them again.
-
-`Pool`: run tasks on all cores in forked worker processes, with results in order.
-
-Tasks are given to the workers in turn and results are read in the same turn, so the order is fixed
-and no worker starves. A forked worker starts in a millisecond with all modules imported; therefore
-the caller must not have a store open or a thread running yet.
-
-Failure: an exception in a worker is raised in the parent; a worker that dies raises BugError. Only
-the parent receives an interrupt. If the `with` block raises, the workers are killed; otherwise
-their pipes are closed, and they end.
-
-Score many files on all cores, in the order of the files.
-
-Each worker process opens the model, so only verdicts are sent back. A small number of files is
-scored in this process. Must not know terminals.
-
-Train a model from corpora: several worker processes parse messages, this process learns them.
-
-Each source is shuffled and the sources are interleaved in proportion to their sizes, the same on
-every run: training one label after the other classified 60 % of held-out ham as spam. Workers parse
-on all cores; meanwhile this process learns the parsed messages in order, in transactions of 6,144
-messages. Other writers of the model wait some seconds for the end of a transaction.
-Memory does not grow with the corpus, except for its file names.
-
-Failure: a message that cannot be read is counted and skipped. Finished transactions survive an
-interrupt or a kill; a second run counts their messages as duplicates and continues.
+`train` learns the messages that worker processes parse, `score_paths` scores files in their order;
+`Pool` runs both on all cores, and a `Packer` packs batches for the transfer. Failure: a message
+that cannot be read is counted and skipped. Finished transactions survive an interrupt or a kill; a
+second run counts their messages as duplicates and continues.
 """
 
 from __future__ import annotations
@@ -109,7 +81,13 @@ class PackedBatch(NamedTuple):
 
 
 class Packer:
-    """Packs the batches of one worker."""
+    """Packs the batches of one worker.
+
+    A worker parses messages, the parent learns them. A batch contains its distinct ids, which of
+    them each message has, and the texts of ids that this worker has not sent recently. A worker
+    sends each text at least once before the parent needs it; a table of sent ids, 8 MB for any
+    corpus, avoids sending most of them again.
+    """
 
     def __init__(self, recipe: Recipe) -> None:
         self._sent = np.zeros(_SENT_SLOTS if recipe.vocabulary else 0, np.uint64)
@@ -185,7 +163,16 @@ def cpu_seconds() -> float:
 
 
 class Pool(Generic[Task, Result]):
-    """Workers that all run one function; `start` returns it, in each worker after the fork."""
+    """Workers that all run one function; `start` returns it, in each worker after the fork.
+
+    Tasks are given to the workers in turn and results are read in the same turn, so the order is
+    fixed and no worker starves. A forked worker starts in a millisecond with all modules imported;
+    therefore the caller must not have a store open or a thread running yet.
+
+    Failure: an exception in a worker is raised in the parent; a worker that dies raises BugError.
+    Only the parent receives an interrupt. If the `with` block raises, the workers are killed;
+    otherwise their pipes are closed, and they end.
+    """
 
     def __init__(self, start: Callable[[], Callable[[Task], Result]], jobs: int) -> None:
         context = get_context("fork")
@@ -377,7 +364,11 @@ def _site_list(model: Filter) -> SenderList | None:
 def score_paths(
     home: Path, paths: Sequence[str], options: Scoring | None = None
 ) -> Iterator[Scored]:
-    """Yield a verdict for every message under these paths, in their order."""
+    """Yield a verdict for every message under these paths, in their order.
+
+    Each worker process opens the model, so only verdicts are sent back. A small number of files is
+    scored in this process. Must not know terminals.
+    """
     options = options or Scoring()
     with _open(home, options) as model:  # raises its errors before any worker starts
         options = options._replace(senders=_site_list(model))
@@ -562,6 +553,12 @@ def train(
     """Learn all messages of (label, path) sources; with `recipe`, create the model if necessary.
 
     `progress` is first called after the workers were forked, so it may start a display thread.
+
+    Each source is shuffled and the sources are interleaved in proportion to their sizes, the same
+    on every run: training one label after the other classified 60 % of held-out ham as spam.
+    Workers parse on all cores; meanwhile this process learns the parsed messages in order, in
+    transactions of 6,144 messages. Other writers of the model wait some seconds for the end of a
+    transaction. Memory does not grow with the corpus, except for its file names.
     """
     began, cpu = time.monotonic(), cpu_seconds()
     tune_memory()

@@ -1,36 +1,7 @@
-"""Parameters of a milter listener.
+"""The milter: one message, the session with an MTA, and the listener.
 
-The milter.
-
-One message as an MTA describes it in milter packets: envelope, header fields, body.
-
-Forged copies of the added fields are not scanned. The index of each copy among the fields of its
-name is kept, because the MTA needs it to delete the copy. The MTA does not show its own Received
-field, so the place of a field proves nothing. Must not know packets.
-
-The session with one MTA: packets in, packets and scans out.
-
-    state      legal commands                       then
-    new        O                                    ready
-    ready      C H M                                M: mail
-    mail       R                                    rcpt
-    rcpt       R T L N B E                          L: header, N and B: body, E: scanning
-    header     L N B E                              N and B: body, E: scanning
-    body       B E                                  E: scanning
-    scanning   none                                 the result: ready
-
-A (abort), Q (quit) and K (next connection) are legal in all states but `new`; A and K lead to
-`ready`. D (macros) and U (unknown command) are legal in all but `new` and `scanning`. Everything
-else closes the connection: the MTA then does what its `milter_default_action` or `F=` says.
-
-No sockets and no clock: events come in, actions go out. Invariants: a message gets one final reply;
-the scanner's result decides it, and after a fault no reply is sent, so the MTA defers the message;
-DISCARD is sent only for a message that is in quarantine, on disk.
-
-One milter listener and its connections.
-
-If a connection is closed at once, the MTA takes the filter for being down, and does what its
-`milter_default_action` or `F=` says.
+`MilterMessage` is a message as an MTA describes it in packets, `MilterSession` takes packets and
+gives packets and scans, `MilterListener` has the connections.
 """
 
 from __future__ import annotations
@@ -82,7 +53,12 @@ HeaderPlace = tuple[int, bytes]
 
 
 class MilterMessage:
-    """What is kept of one message."""
+    """What is kept of one message.
+
+    Forged copies of the added fields are not scanned. The index of each copy among the fields of
+    its name is kept, because the MTA needs it to delete the copy. The MTA does not show its own
+    Received field, so the place of a field proves nothing. Must not know packets.
+    """
 
     __slots__ = (
         "_body", "_body_bytes", "_counts", "_header", "_limit", "_places_bytes", "_rcpts",
@@ -244,7 +220,26 @@ _ALL: Final = _states("ready", "mail", "rcpt", "header", "body", "scanning")
 
 
 class MilterSession:
-    """The state of one connection."""
+    """The state of one connection.
+
+        state      legal commands                       then
+        new        O                                    ready
+        ready      C H M                                M: mail
+        mail       R                                    rcpt
+        rcpt       R T L N B E                          L: header, N and B: body, E: scanning
+        header     L N B E                              N and B: body, E: scanning
+        body       B E                                  E: scanning
+        scanning   none                                 the result: ready
+
+    A (abort), Q (quit) and K (next connection) are legal in all states but `new`; A and K lead to
+    `ready`. D (macros) and U (unknown command) are legal in all but `new` and `scanning`.
+    Everything else closes the connection: the MTA then does what its `milter_default_action` or
+    `F=` says.
+
+    No sockets and no clock: events come in, actions go out. Invariants: a message gets one final
+    reply; the scanner's result decides it, and after a fault no reply is sent, so the MTA defers
+    the message; DISCARD is sent only for a message that is in quarantine, on disk.
+    """
 
     def __init__(self, params: MilterParams, meters: Meters, peer: str, now: float) -> None:
         self.params = params
@@ -575,7 +570,11 @@ class MilterSession:
 
 
 class MilterListener(ScanListener[MilterParams, MessageScanner]):
-    """The connections of one listener."""
+    """The connections of one listener.
+
+    If a connection is closed at once, the MTA takes the filter for being down, and does what its
+    `milter_default_action` or `F=` says.
+    """
 
     def protocol(self) -> MilterConnection:
         """Make the protocol of a new connection."""

@@ -1,38 +1,9 @@
-"""What a person's corrections teach.
+"""What a person's corrections teach. Pure; must not know models.
 
-One person's corrections, added to those of the shared model.
-
-A person's correction of feature f is v[s(p, f)], at one of 16,384 places:
-    s(p, f) = ((f xor p) * FACTOR mod 2^64) >> 50,   p: the person's 64-bit id
-The places of two persons are unrelated. Features that meet in one place share its value, and a
-change is added once for each of them. Values are integers, so subtracting the same changes restores
-every value, whatever was added in between.
-
-A correction is 0 in sum over the labels, so the value of the first label is not stored: it is the
-negative sum of the others. For ham and spam, one number remains.
-
-Pure; must not know models. Units: 2^-20 nats. Fails with RefusedError for values out of range.
-
-Score a message for one person, and split that person's label into a shared and a personal step.
-
-A person's corrections are added to the experts' scores:
-    z_gk(p) = z_gk + sum_{f in g} v[s(p, f), k] / sqrt(s_g),   j_k(p) = SHARE sum_g z_gk(p)
-Everything else is shared: evidence, biases, temperatures, and the calibration of j(p). So a person
-without corrections gets the scores of the shared model, bit for bit. Unlike shared corrections,
-personal ones are not weighed by how many messages contain the feature: the difference is within the
-noise (docs/decisions/0045).
-
-The shared step does not depend on the person: it is the doubted step of `core.model.scoring`. The
-personal step follows it: the same formula without doubt, from the errors that are left for this
-person. If the decision still contradicts the label, the missing score is added to all features of
-the message, for this person alone.
-
-Pure arithmetic; every number is rounded once.
-
-The corrections of persons, while events are applied to them.
-
-The same as `core.model.training_rows` for the shared model: a person's corrections are the sum of
-the personal steps of that person's events, so undoing events in any order restores them. Pure.
+`PersonalCorrections` has the corrections of one person, `personal_prediction` adds them to the
+scores of the shared model, `personal_step` splits a label into a shared and a personal step, and
+`PersonalRows` holds them while events are applied. Units: 2^-20 nats; every number is rounded once.
+Fails with RefusedError for values out of range.
 """
 
 from __future__ import annotations
@@ -83,7 +54,19 @@ def places_of(person: np.uint64 | Ids, ids: Ids) -> Places:
 
 
 class PersonalCorrections(NamedTuple):
-    """The corrections of one person."""
+    """The corrections of one person.
+
+    A person's correction of feature f is v[s(p, f)], at one of 16,384 places:
+
+        s(p, f) = ((f xor p) * FACTOR mod 2^64) >> 50,   p: the person's 64-bit id
+
+    The places of two persons are unrelated. Features that meet in one place share its value, and a
+    change is added once for each of them. Values are integers, so subtracting the same changes
+    restores every value, whatever was added in between.
+
+    A correction is 0 in sum over the labels, so the value of the first label is not stored: it is
+    the negative sum of the others. For ham and spam, one number remains.
+    """
 
     values: NDArray[np.int32]
     """[K - 1, places] of every label but the first"""
@@ -175,7 +158,17 @@ class PersonalMessage(NamedTuple):
 def personal_prediction(
     shared: Prediction, mature: float, sums: Sequence[Sequence[float]]
 ) -> Prediction:
-    """The model's result with the sums [G][K - 1] of a person's corrections."""
+    """The model's result with the sums [G][K - 1] of a person's corrections.
+
+    A person's corrections are added to the experts' scores:
+
+        z_gk(p) = z_gk + sum_{f in g} v[s(p, f), k] / sqrt(s_g),   j_k(p) = SHARE sum_g z_gk(p)
+
+    Everything else is shared: evidence, biases, temperatures, and the calibration of j(p). So a
+    person without corrections gets the scores of the shared model, bit for bit. Unlike shared
+    corrections, personal ones are not weighed by how many messages contain the feature: the
+    difference is within the noise (docs/decisions/0045).
+    """
     experts = []
     for expert, moved, span in zip(shared.experts, sums, shared.spans, strict=True):
         root, changes = span**0.5 * STEP_ONE, (-sum(moved), *moved)
@@ -271,6 +264,11 @@ def personal_step(recipe: Recipe, costs: Costs, message: PersonalMessage, label:
     """[G, K - 1] what a label adds to the person's corrections of each group's features.
 
     After it, the message has the label for this person, and the decision that fits it.
+
+    The shared step does not depend on the person: it is the doubted step of `core.model.scoring`.
+    The personal step follows it: the same formula without doubt, from the errors that are left for
+    this person. If the decision still contradicts the label, the missing score is added to all
+    features of the message, for this person alone.
     """
     steps = step(recipe, message.predict(), message.sizes, label, 1.0).steps[:, 1:]
     seen, roles = message.with_step(steps).predict(), roles_of(recipe.labels)
@@ -294,7 +292,11 @@ def _towards(label: int, labels: int, sizes: Sequence[int], nats: float) -> Ints
 
 
 class PersonalRows:
-    """The corrections of the persons that some events name; `read` gives those of a store."""
+    """The corrections of the persons that some events name; `read` gives those of a store.
+
+    The same as `training_rows` for the shared model: a person's corrections are the sum of the
+    personal steps of that person's events, so undoing events in any order restores them.
+    """
 
     def __init__(self, labels: int, read: Callable[[int], FilledPlaces | None]) -> None:
         self._read = read

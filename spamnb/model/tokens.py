@@ -1,33 +1,10 @@
-"""Tokens: their texts, places and shapes.
+"""Tokens: which text of a message is read, at which location, and how users read it.
 
-The locations of words: the parts of a message in which a word or a line occurs.
-
-The same word at two locations is two features. A location in `SHAPES` has lines instead, each of
-which is one feature.
-
-Shapes of a message: how header and text are written, and how its names and links agree.
-
-Each shape is lines of text, and each line becomes one feature. A fact from a small set is a short
-code, which is hashed in one step and takes little room in the store; `_SENTENCES` has the sentence
-that users read. Must not know hashing or the model.
-
-Invariants: values come from `Message`, so header fields that delivery adds never count; no text
-raises an exception; the work is bounded by the constants here, and by the size of a header's value.
-
-Turn a message into fields: which text is read, and at which location.
-
-This module holds, for each header, its location and how much of it is read; `shapes` reads the
-fields that have lines. It must not know how words are split or hashed (`extract`), nor what a model
-does with them.
-
-Invariants: no text raises an exception; the work is bounded by `limits`; and text that occurs in
-one message only (dates, random ids, boundaries) is left out, because such words never come back and
-only fill the store. The one exception is the message's digest (`SELF`): a user's correction moves
-this feature where a change of other features would harm other mail.
-
-The text that users read for a feature: location and token, and a sentence for each code.
-
-Must not know the model.
+`TokenLocation` has the locations; the same word at two locations is two features. `fields` turns a
+message into fields, `shape_fields` says how header and text are written and how names and links
+agree, and `text_shown` gives the text that users read for a feature. Must not know how words are
+split or hashed, nor the model. Invariants: no text raises an exception; the work is bounded by
+`limits` and the constants here.
 """
 
 from __future__ import annotations
@@ -47,7 +24,10 @@ from spamnb.mail.message import Message, Part, Text
 
 @unique
 class TokenLocation(IntEnum):
-    """The part of a message where a word was found. The numbers are on disk: never reuse one."""
+    """The part of a message where a word was found. The numbers are on disk: never reuse one.
+
+    A location in `SHAPES` has lines instead of words, each of which is one feature.
+    """
 
     BODY = 1  # the visible text
     SUBJECT = 2  # the strongest twenty words of most messages
@@ -211,7 +191,12 @@ _TO_WORDS = bytes(
 def shape_fields(
     headers: list[tuple[bytes, bytes]], text: bytes, links: list[bytes]
 ) -> list[Field]:
-    """The shapes of a message, given its headers, its first text, and its links."""
+    """The shapes of a message, given its headers, its first text, and its links.
+
+    A fact from a small set is a short code, which is hashed in one step and takes little room in
+    the store; `_SENTENCES` has the sentence that users read. Values come from `Message`, so header
+    fields that delivery adds never count.
+    """
     first = dict(reversed(headers))
     author, to = address_in(first.get(b"from", b"")), address_in(first.get(b"to", b""))
     lines = hop_lines([value for name, value in headers if name == b"received"])
@@ -555,7 +540,13 @@ _KNOWN = {
 
 
 def fields(message: Message) -> list[Field]:
-    """The fields of a message: every text that is read, with its location."""
+    """The fields of a message: every text that is read, with its location.
+
+    Invariants: no text raises an exception; the work is bounded by `limits`; and text that occurs
+    in one message only (dates, random ids, boundaries) is left out, because such words never come
+    back and only fill the store. The one exception is the message's digest (`SELF`): a user's
+    correction moves this feature where a change of other features would harm other mail.
+    """
     found: list[Field] = []
     own: list[tuple[bytes, bytes]] = []
     headers = message.headers[:HEADERS_READ]

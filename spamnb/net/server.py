@@ -1,29 +1,8 @@
 """Listeners: admission, limits, memory, connections.
 
-Admission of connections: a limit for all clients of a kind, and one for each of them.
-
-Connections counted by key over all processes of a daemon, in shared memory.
-
-Each process has a row of cells and writes only that one; a count is the sum over all rows. A row is
-cleared when its process ends, so `kill -9` leaves no connection counted. Keys are hashed with a
-secret to one cell in each half of a row, and the smaller sum is the count. It is never too small,
-and too large only if other keys use both cells. Must not know what is counted.
-
-The memory that the connections of a process may use for messages.
-
-It pauses and resumes readers, and ends the most costly messages. Must not know sockets.
-
-The connections of one listener, and what they share: limits, deadlines, drain.
-
-The daemon binds the sockets. A connection that cannot be served is closed at once: the client then
-acts as it does without a filter. Must not know protocols.
-
-The peer of a connection.
-
-One connection of a listener: runs its session, performs its actions, accounts for its memory.
-
-The session is the protocol without I/O: events go in, actions (`scan_actions`) come out. Failure:
-an exception ends this connection, is counted, and is logged with an incident id.
+`ScanListener` has the connections of one listener and `ScanConnection` one of them, which runs a
+session of any protocol. `OpenConnections` and `ConnectionCounts` limit the connections,
+`MemoryBudget` the memory of messages. Must not know protocols.
 """
 
 from __future__ import annotations
@@ -85,7 +64,13 @@ Row = memoryview | list[int]
 
 
 class ConnectionCounts:
-    """The counts of this process and the others."""
+    """The counts of this process and the others.
+
+    Each process has a row of cells and writes only that one; a count is the sum over all rows. A
+    row is cleared when its process ends, so `kill -9` leaves no connection counted. Keys are hashed
+    with a secret to one cell in each half of a row, and the smaller sum is the count. It is never
+    too small, and too large only if other keys use both cells. Must not know what is counted.
+    """
 
     __slots__ = ("_own", "_rows", "_secret")
 
@@ -142,6 +127,8 @@ class MemoryBudget:
 
     Untrusted clients may use all but the reserve. Trusted clients have the reserve and whatever
     else is free. So no number of untrusted clients can stop the relay from reading a trusted one.
+
+    It pauses and resumes readers, and ends the most costly messages. Must not know sockets.
     """
 
     __slots__ = ("has_room", "has_waiting", "limit_bytes", "shares", "unreserved_bytes", "used")
@@ -314,7 +301,11 @@ Scans = TypeVar("Scans")
 
 
 class ScanListener(Generic[Params, Scans]):
-    """The connections of one listener."""
+    """The connections of one listener.
+
+    The daemon binds the sockets. A connection that cannot be served is closed at once: the client
+    then acts as it does without a filter. Must not know protocols.
+    """
 
     def __init__(  # noqa: PLR0913 - the daemon gives each dependency by name
         self,
@@ -457,7 +448,11 @@ class ScanSession(Protocol):
 
 
 class ScanConnection(asyncio.Protocol, ABC):
-    """A connection; each protocol adds how its session begins and how it scans."""
+    """A connection; each protocol adds how its session begins and how it scans.
+
+    The session is the protocol without I/O: events go in, actions (`scan_actions`) come out.
+    Failure: an exception ends this connection, is counted, and is logged with an incident id.
+    """
 
     __slots__ = (
         "_held_bytes", "_is_performing", "_listener", "_paused", "_scanned", "_share", "_stop_scan",

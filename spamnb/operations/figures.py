@@ -1,27 +1,7 @@
-"""Figures of judged mail and of teaching, and their graphs.
+"""Figures of judged mail and of teaching, and their graphs. Pure.
 
-Graphs of the filter's work.
-
-Charts of numbers as SVG, without a library. Pure.
-
-    draw(chart, words, DESK)
-
-A chart has places along its axis (hours, days, log-odds) and series: bars, which are stacked,
-lines, and bands around a line. Its looks are classes of a style sheet, because a strict content
-security policy refuses style attributes. A picture does not shrink well, so a small screen gets a
-drawing of its own. Must not know where the numbers came from.
-
-Charts of how the counters grew, over a day, a week, a month or a year. Pure.
-
-Figures of judged mail and of teaching.
-
-Verdicts of the history, each with the label that a person gave the message.
-
-Users whose labels are contradicted: by labels of other users, and by the rest of the model.
-
-Charts of who teaches, and when each label was taught last, from the newest events.
-
-Charts of verdicts and of what people said of them. Pure.
+`draw` makes the SVG of a `Chart` without a library; the other functions make charts of counters,
+of verdicts with the labels that people gave, and of who teaches.
 """
 
 from __future__ import annotations
@@ -80,7 +60,13 @@ class ChartSeries:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Series over the same places."""
+    """Series over the same places.
+
+    A chart has places along its axis (hours, days, log-odds) and series: bars, which are stacked,
+    lines, and bands around a line. Its looks are classes of a style sheet, because a strict content
+    security policy refuses style attributes. A picture does not shrink well, so a small screen gets
+    a drawing of its own. Must not know where the numbers came from.
+    """
 
     name: str
     unit: Unit

@@ -1,32 +1,8 @@
-"""Logins, tokens and one-time codes.
+"""Logins, tokens and one-time codes. Must not know protocols.
 
-Tokens of the HTTP API and of clients of rspamd: scopes, the user that they act for, and an end.
-
-    home/console/tokens.json    a record for each token, with the hash of its text
-
-A token is shown once, when it is created; the file has only its hash. The commands write the file,
-and console and workers read it again when it changes, so that a revoked token is refused at its
-next use.
-Failure: UserError for a token that is not allowed, RefError for an unknown one, StoreError if the
-file cannot be read or written.
-
-One-time codes of a second factor: TOTP (RFC 6238) with SHA-1, six digits and steps of 30 s.
-
-The secret has 160 bits, in base32 as authenticator apps take it. Must not know logins or clocks.
-
-Logins by password: names, hashes and addresses in a text file.
-
-One line for each login, in a file that only its owner may read:
-
-    alice@example.org:$scrypt$ln=15,r=8,p=3$SALT$HASH:alice@example.org,postmaster@example.org
-
-Mail to these addresses is the user's; without any, the login is the address. A fourth
-field is the secret of a second factor (`totp`), which the pages ask for. Passwords are stored as
-scrypt hashes (RFC 7914; ln=15, r=8, p=3 takes 32 MB and a fifth of a second, one of the equivalent
-choices of the OWASP cheat sheet). An unknown login takes as much time as a wrong password.
-`FailedLogins` delays repeated guesses.
-
-Must not know protocols. Failure: SettingsError with file and line.
+`Passwords` has the logins of a text file, `TokenFile` the tokens of the HTTP API and of clients of
+rspamd, `code_at` the codes of a second factor, and `LoginGuard` slows down guessing. Failure:
+SettingsError with file and line; UserError and RefError for a token.
 """
 
 from __future__ import annotations
@@ -89,7 +65,15 @@ class ApiToken:
 
 
 class TokenFile:
-    """The tokens of one home."""
+    """The tokens of one home.
+
+        home/console/tokens.json    a record for each token, with the hash of its text
+
+    A token is shown once, when it is created; the file has only its hash. The commands write the
+    file, and console and workers read it again when it changes, so that a revoked token is refused
+    at its next use. Failure: UserError for a token that is not allowed, RefError for an unknown
+    one, StoreError if the file cannot be read or written.
+    """
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "console"
@@ -205,7 +189,10 @@ _CODE: Final = re.compile(rf"[0-9]{{{_DIGITS}}}")
 
 
 def new_secret() -> str:
-    """Return a random secret."""
+    """Return a random secret.
+
+    It has 160 bits, in base32 as authenticator apps take it.
+    """
     return b32encode(secrets.token_bytes(_CODE_SECRET_BYTES)).decode()
 
 
@@ -216,7 +203,10 @@ def uri_of(login: str, secret: str) -> str:
 
 
 def code_at(secret: str, step: int) -> str:
-    """Return the code of a step."""
+    """Return the code of a step.
+
+    TOTP (RFC 6238) with SHA-1, six digits and steps of 30 s.
+    """
     mac = hmac.digest(b32decode(secret), step.to_bytes(8, "big"), "sha1")
     at = mac[-1] & 0x0F
     number = int.from_bytes(mac[at : at + 4], "big") & 0x7FFF_FFFF
@@ -309,7 +299,18 @@ def _parse_hash(secret: str) -> tuple[Cost, bytes, bytes] | None:
 
 
 class Passwords:
-    """The logins of a file; read again when the file changes."""
+    """The logins of a file; read again when the file changes.
+
+    One line for each login, in a file that only its owner may read:
+
+        alice@example.org:$scrypt$ln=15,r=8,p=3$SALT$HASH:alice@example.org,postmaster@example.org
+
+    Mail to these addresses is the user's; without any, the login is the address. A fourth field is
+    the secret of a second factor (`totp`), which the pages ask for. Passwords are stored as scrypt
+    hashes (RFC 7914; ln=15, r=8, p=3 takes 32 MB and a fifth of a second, one of the equivalent
+    choices of the OWASP cheat sheet). An unknown login takes as much time as a wrong password.
+    `FailedLogins` delays repeated guesses.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)

@@ -1,40 +1,9 @@
-"""Fields that the filter adds, forged copies of them, and the test message.
+"""Header fields that the filter adds, and forged copies of them.
 
-The header fields that this program adds to a message; forged copies of them are removed.
-
-    header_end(data, start) -> int              just after the blank line, or -1
-    is_own(name, shared) -> bool                whether a field of this name is a forged copy
-    remove_forged(header, shared) -> bytes      without forged copies, else byte for byte
-    add_fields(header, fields, tag) -> bytes    the fields, then a header without forged copies
-    add_to_message(raw, fields)                 both for a whole message without stuffed dots
-    scanned_fields(verdict, ...), unscanned_fields(reason), signature_fields(signature) -> Fields
-    as_block(fields) -> bytes                   the fields as header lines
-
-A header section comes in wire form: CRLF (LF is understood), dots stuffed. A receiver removes one
-dot from the start of a line (RFC 5321 4.5.2), so `.X-Spam-Flag: NO` is a forged copy there, and
-`. more` continues the line before.
-
-Invariants. The added lines are ASCII, CRLF, below 78 columns, and contain no text of a message
-except sanitised clues. Whatever the message, its first line cannot continue the last added one: if
-it is no header line, a blank line ends the block, as Postfix does with such messages (smtpd.c,
-data_cmd). An mbox line stays first, because it belongs to no message, and `message.read` and
-Postfix both look for it only there. `message.read` gives `add_to_message(raw, ())` and the message
-with the fields the same digest, unless the subject is tagged. `raw` itself has this digest, too,
-unless a forged copy follows a line that is no field.
-
-Some of the names are shared with other filters (X-Spam-Flag). Where another filter marks the mail,
-and this program does not, `shared=False` leaves fields of these names to the other filter.
-
-Nothing here fails: an unknown reason is written as a fault.
-
-The Message-ID by which the doctor's test message asks to be marked as junk. Pure.
-
-    <doctor.NUMBER.CODE@spamnb.invalid>
-
-The code is made by a key of the model, so only a program that can read the model writes it. A user
-who received such a message can send its Message-ID again: only the user's own message is then
-marked as junk. The code is a part of the Message-ID because relays remove header fields that are
-named like those of this program, and leave the Message-ID as it is.
+`scanned_fields` and its siblings make the fields, `remove_forged` removes copies, `verdict_for`
+says what a verdict means for a message, and `marked_message_id` is how the doctor asks for a
+verdict of junk. Nothing here fails: an unknown reason is written as a fault. Invariants: the added
+lines are ASCII, CRLF, below 78 columns, and contain no text of a message except sanitised clues.
 """
 
 from __future__ import annotations
@@ -133,7 +102,16 @@ def may_be_forged(header: bytes) -> bool:
 
 
 def remove_forged(header: bytes, *, shared: bool = True) -> bytes:
-    """The header section without forged copies of the added lines; the rest byte for byte."""
+    """The header section without forged copies of the added lines; the rest byte for byte.
+
+    A header section comes in wire form: CRLF (LF is understood), dots stuffed. A receiver removes
+    one dot from the start of a line (RFC 5321 4.5.2), so `.X-Spam-Flag: NO` is a forged copy there,
+    and `. more` continues the line before.
+
+    Some of the names are shared with other filters (X-Spam-Flag). Where another filter marks the
+    mail, and this program does not, `shared=False` leaves fields of these names to the other
+    filter.
+    """
     if not may_be_forged(header):
         return header
     return b"".join([line for line in _LINE.findall(header) if not _is_forged(line, shared=shared)])
@@ -397,7 +375,16 @@ def placed(raw: bytes, header_bytes: int, queue: str) -> tuple[bytes, int]:
 
 
 def as_block(fields: Fields) -> bytes:
-    """The fields as header lines."""
+    """The fields as header lines.
+
+    Invariants. The added lines are ASCII, CRLF, below 78 columns, and contain no text of a message
+    except sanitised clues. Whatever the message, its first line cannot continue the last added one:
+    if it is no header line, a blank line ends the block, as Postfix does with such messages
+    (smtpd.c, data_cmd). An mbox line stays first, because it belongs to no message, and
+    `message.read` and Postfix both look for it only there. `message.read` gives
+    `add_to_message(raw, ())` and the message with the fields the same digest, unless the subject is
+    tagged. `raw` itself has this digest, too, unless a forged copy follows a line that is no field.
+    """
     text = "".join([f"{name}: {value}\n" for name, value in fields])
     return text.replace(" \n", "\n").replace("\n", "\r\n").encode("ascii", "replace")
 
@@ -428,7 +415,15 @@ _TEST_FIELD = re.compile(
 
 
 def marked_message_id(key: bytes, number: str) -> str:
-    """The Message-ID of a test message that is marked as junk; `number` has 24 hex digits."""
+    """The Message-ID of a test message that is marked as junk; `number` has 24 hex digits.
+
+        <doctor.NUMBER.CODE@spamnb.invalid>
+
+    The code is made by a key of the model, so only a program that can read the model writes it. A
+    user who received such a message can send its Message-ID again: only the user's own message is
+    then marked as junk. The code is a part of the Message-ID because relays remove header fields
+    that are named like those of this program, and leave the Message-ID as it is.
+    """
     return f"<doctor.{number}.{_code(key, number.encode())}@spamnb.invalid>"
 
 

@@ -1,28 +1,6 @@
-"""The protocols of spamd and of rspamd.
+"""The protocols of spamd and of rspamd: requests from bytes, replies to bytes.
 
-HTTP replies: rspamd's JSON, and the marked header section for spamnb's own path. Pure.
-
-HTTP/1.0 and HTTP/1.1 requests: bytes in, requests out (RFC 9112).
-
-Strict where leniency has been used for smuggling: one Content-Length or one `chunked`, never both;
-no folded headers; no blank before the colon. No sockets and no clock. Failure: RequestError; then
-the connection cannot be read any further.
-
-Replies of spamd's protocol and of rspamd's old one. Pure.
-
-From version 1.3 of the protocol on, a reply has its length and the verdict. In earlier versions it
-has either the length (PROCESS, HEADERS) or the verdict: Exim's reader refuses a reply with both.
-
-Requests of spamd's protocol and of rspamd's old one: bytes in, one request out.
-
-    CHECK SPAMC/1.5            CHECK RSPAMC/1.3
-    Content-length: 1234       Content-length: 1234
-    User: alice                Rcpt: alice@example.org
-
-    the message                the message
-
-A connection has one request. Without a length the message goes to the end of the input, which only
-spamd's protocol allows. No sockets and no clock. Failure: RequestError.
+No sockets and no clock. Failure: RequestError; then the connection cannot be read any further.
 """
 
 from __future__ import annotations
@@ -215,7 +193,11 @@ _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t -~]*)?")
 
 
 class HttpRequestReader:
-    """Reads the requests of a connection, one after the other."""
+    """Reads the requests of a connection, one after the other.
+
+    Strict where leniency has been used for smuggling: one Content-Length or one `chunked`, never
+    both; no folded headers; no blank before the colon.
+    """
 
     __slots__ = (
         "_body", "_chunk_left", "_data", "_left", "_limit", "_request", "_trailer_bytes",
@@ -406,7 +388,12 @@ def spamd_failure(code: tuple[int, str], text: str, dialect: str = "spamd") -> b
 
 
 def spamd_scanned(request: ClientRequest, result: ScanResult) -> bytes:
-    """The reply to a command of `SCANNED`."""
+    """The reply to a command of `SCANNED`.
+
+    From version 1.3 of the protocol on, a reply has its length and the verdict. In earlier versions
+    it has either the length (PROCESS, HEADERS) or the verdict: Exim's reader refuses a reply with
+    both.
+    """
     if result.action == "defer":
         return spamd_failure(TEMPORARY, "try again later", request.dialect)
     report = report_of(result)
@@ -482,7 +469,17 @@ _BARE: Final = frozenset(("PING", "SKIP"))
 
 
 class SpamdRequestReader:
-    """Reads the one request of a connection."""
+    """Reads the one request of a connection.
+
+        CHECK SPAMC/1.5            CHECK RSPAMC/1.3
+        Content-length: 1234       Content-length: 1234
+        User: alice                Rcpt: alice@example.org
+
+        the message                the message
+
+    A connection has one request. Without a length the message goes to the end of the input, which
+    only spamd's protocol allows.
+    """
 
     __slots__ = ("_body", "_head", "_inflated_limit", "_length", "_limit", "_lines", "_request")
 

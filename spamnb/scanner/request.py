@@ -1,27 +1,8 @@
-"""Parameters of a scanner listener.
+"""A request of a scanner client in any of the protocols, and its reply in their common words.
 
-A request of a scanner client, and its actions.
-
-What a scanner session asks its connection to do besides `scan_actions`. Values only.
-
-A scan's result in the words that all protocols share. Pure.
-
-A request in any of the protocols, and what is wrong with one. Values only.
-
-The message of a request: what is scanned, and what a client gets back. Pure.
-
-The daemon's status with the names that `rspamc stat` reads. Pure.
-
-Who teaches, and on behalf of which user: the fields of a request to the learner. Pure.
-
-    unix socket   the kernel names the user; its role is the one on the control socket: an admin or
-                  a delegate may name another user, all others teach as themselves
-    TCP           refused unless the client is one of the listener's teachers, which may name a
-                  user, or sends a token with the scope `teach`; a token for a user teaches as that
-                  user, other tokens have the rights of an admin
-
-A mail program that names no user is not asked whose mailbox the message was in, so its corrections
-wait for review. Failure: RefusedError; SpamnbError if the tokens cannot be read.
+`ClientRequest` is a request, `scan_request` what is scanned, `report_of` the result, `stat_of` what
+`rspamc stat` reads, and `teaching_fields` says who teaches. Failure: RequestError, RefusedError,
+SpamnbError if the tokens cannot be read.
 """
 
 from __future__ import annotations
@@ -394,7 +375,17 @@ def may_name(peer: PeerIdentity, params: ScannerParams) -> bool:
 def teaching_fields(
     peer: PeerIdentity, params: ScannerParams, named: str, password: str = ""
 ) -> dict[str, Any]:
-    """Return the user of a correction, and how far the correction is trusted."""
+    """Return the user of a correction, and how far the correction is trusted.
+
+        unix socket   the kernel names the user; its role is the one on the control socket: an
+                      admin or a delegate may name another user, all others teach as themselves
+        TCP           refused unless the client is one of the listener's teachers, which may name
+                      a user, or sends a token with the scope `teach`; a token for a user teaches
+                      as that user, other tokens have the rights of an admin
+
+    A mail program that names no user is not asked whose mailbox the message was in, so its
+    corrections wait for review.
+    """
     caller = peer.caller(params)
     if caller is None:
         if params.teachers.contains(peer.address):

@@ -1,25 +1,8 @@
 """Settings of listeners, accounts, deliveries, outboxes and limits, as their users read them.
 
-One account on an IMAP server, as the settings describe it. Values only.
-
-Parameters of the delivery agent, with their defaults. Values.
-
-Parameters of one listener.
-
-Values with their defaults. Must not know sockets, TOML or the environment.
-
-How a host finds the log of its fleet. Values only.
-
-Where the events of one webhook go, as the settings describe it. Values only.
-
-When digests are sent, by which server, and where their links lead. Values only.
-
-Limits of feedback, review queue, spool and quarantine, as the settings hold them.
-
-They are defined apart from the modules that enforce them because every command reads the settings:
-importing those four modules would add about 10 ms each to its start.
-
-How much of the history is kept. A value that the settings hold as it is.
+Values with their defaults, apart from the modules that use them because every command reads the
+settings: importing those modules would add about 10 ms each to its start. Must not know sockets,
+TOML or the environment.
 """
 
 from __future__ import annotations

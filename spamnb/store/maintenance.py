@@ -1,38 +1,10 @@
 """Check, compact, back up and rebuild a store.
 
-Consistency checks of a whole store, and the features that may expire.
-
-Works on any store of the contract. Memory, with two labels: about 80 bytes for each feature of the
-model and its journal, and 64 KB for one person at a time. Failure: what applying an event raises.
-
-Operations on a whole model: `compact`, `trim`, `backup`, `restore`.
-
-`compact` writes a new file in key order and replaces the old one. Random growth leaves pages two
-thirds full, and copy-on-write leaves a file of two to three times its live pages, which LMDB never
-shrinks. Rewriting in place, in one transaction, does not help: the freed pages stay in the file
-(measured after training from empty: 2.6 times the live pages; the new file has 1.0). No process may
-have the model open meanwhile; a lock ensures it. `trim` copies the used pages unchanged if that
-saves enough; each training ends with `trim`.
-
-`backup` writes one consistent file. `restore` verifies the structure of a file's pages before LMDB
-opens it, and then its contents.
-
-Failure: StoreBusyError if the model is open, RefusedError instead of overwriting a file,
-StoreDamagedError for an incomplete or inconsistent copy. A kill at any moment leaves the old file
-or the new one; the next run removes the temporary files that it left.
-
-Rebuild a model from its checkpoint and its events, and replace the old one.
-
-`copy_model` writes the checkpoint as a new model in a temporary folder, calls a function that adds
-events to it (`replay` applies them unchanged), and verifies it; `put_copy` renames it into place.
-Other processes may read the model all the time; a kill at any moment leaves the old file or the new
-one. The old file stays in the folder under another name, as a backup that `maintenance.restore`
-accepts.
-
-Must not know why a model is rebuilt. Invariant: replaying all events gives the old model, with all
-numbers and texts; only a feature that was removed and learnt again may have its newer text.
-Failure: RefusedError if the model is no longer the one that was copied, else what reading and
-applying raise; the model is unchanged then.
+`check` verifies any store of the contract; `compact`, `trim`, `backup` and `restore` work on a
+whole model; `copy_model` and `put_copy` rebuild one from its checkpoint and events. A kill at any
+moment leaves the old file or the new one; the next run removes temporary files. Failure:
+StoreBusyError if the model is open, RefusedError instead of overwriting a file or if the model has
+changed meanwhile, StoreDamagedError for an incomplete or inconsistent copy.
 """
 
 from __future__ import annotations
@@ -186,7 +158,12 @@ def named(view: ReadView, ids: Ids) -> NDArray[np.bool_]:
 
 
 def check(view: ReadView) -> list[str]:
-    """Return the inconsistencies of a store, one sentence each; empty for a consistent store."""
+    """Return the inconsistencies of a store, one sentence each; empty for a consistent store.
+
+    Works on any store of the contract. Memory, with two labels: about 80 bytes for each feature of
+    the model and its journal, and 64 KB for one person at a time. Failure: what applying an event
+    raises.
+    """
     faults: list[str] = []
     labels = len(view.totals().messages)
     try:
@@ -382,6 +359,13 @@ def compact(path: str | Path) -> tuple[int, int]:
     """Rewrite a model without gaps; return the file's size before and after.
 
     Raises StoreBusyError if any process has the model open.
+
+    `compact` writes a new file in key order and replaces the old one. Random growth leaves pages
+    two thirds full, and copy-on-write leaves a file of two to three times its live pages, which
+    LMDB never shrinks. Rewriting in place, in one transaction, does not help: the freed pages stay
+    in the file (measured after training from empty: 2.6 times the live pages; the new file has
+    1.0). No process may have the model open meanwhile; a lock ensures it. `trim` copies the used
+    pages unchanged if that saves enough; each training ends with `trim`.
     """
     folder = Path(path)
     data = folder / DATA_FILE
@@ -475,6 +459,9 @@ def backup(path: str | Path, target: str | Path) -> int:
     """Copy a model, which may be in use, to one file; return its size. Replaces an existing file.
 
     The file is written with the rights of the caller (`paths`).
+
+    `backup` writes one consistent file. `restore` verifies the structure of a file's pages before
+    LMDB opens it, and then its contents.
     """
     target = Path(target)
     with as_caller():
@@ -692,6 +679,17 @@ def copy_model(folder: Path, work_folder: Path, change: Change[Result]) -> Copie
     """Rebuild a model from its checkpoint, with events that the change adds.
 
     Other processes may use the model meanwhile; what they learn is not in the copy.
+
+    `copy_model` writes the checkpoint as a new model in a temporary folder, calls a function that
+    adds events to it (`replay` applies them unchanged), and verifies it; `put_copy` renames it into
+    place. Other processes may read the model all the time; a kill at any moment leaves the old file
+    or the new one. The old file stays in the folder under another name, as a backup that
+    `maintenance.restore` accepts.
+
+    Must not know why a model is rebuilt. Invariant: replaying all events gives the old model, with
+    all numbers and texts; only a feature that was removed and learnt again may have its newer text.
+    Failure: RefusedError if the model is no longer the one that was copied, else what reading and
+    applying raise; the model is unchanged then.
     """
     with closing(open_store(folder, readonly=True)) as old, old.environment.read() as tables:
         view = TableReadView(Tables(**tables), old.recipe)
