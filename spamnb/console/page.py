@@ -1,26 +1,8 @@
-"""A page and its visitor.
+"""A page and its visitor: logins and roles, what a page shows and does, templates and assets.
 
-Who looks at a page: logins, sessions, roles. Must not know pages.
-
-    admin      sees and changes everything: `console.admins`, or a link of `spamnb console open`
-    auditor    sees everything: `console.auditors`
-    user       sees and corrects the mail delivered to the login's addresses
-
-A visitor logs in with a password, with a link of `spamnb console open`, or through a proxy of the
-settings.
-
-A session ends when the login is removed or its password changes. The role of a session is read from
-the settings at each request. Failure: ApiError with the status of the reply.
-
-What a page is: its path, its roles, what it shows, and what its forms do.
-
-`ask` runs an operation of the API for the visitor, so that pages and API give the same numbers and
-have the same rights. Must not know HTTP.
-
-Templates and assets: HTML with all values escaped, style sheet and script under hashed names.
-
-Only the filter `picture` makes HTML that is not escaped: drawings of charts. Must not know
-requests.
+`Visitors` tells who looks at a page, `Page` is a page, `ask` runs an operation of the API for the
+visitor, so that pages and API give the same numbers and have the same rights, and `Renderer` makes
+HTML with all values escaped. Failure: ApiError with the status of the reply.
 """
 
 from __future__ import annotations
@@ -126,7 +108,18 @@ class LoginStep(NamedTuple):
 
 
 class Visitors:
-    """Sessions and logins of one home."""
+    """Sessions and logins of one home.
+
+        admin      sees and changes everything: `console.admins`, or a link of `spamnb console open`
+        auditor    sees everything: `console.auditors`
+        user       sees and corrects the mail delivered to the login's addresses
+
+    A visitor logs in with a password, with a link of `spamnb console open`, or through a proxy of
+    the settings.
+
+    A session ends when the login is removed or its password changes. The role of a session is read
+    from the settings at each request.
+    """
 
     def __init__(self, sessions: SessionStore, clock: Callable[[], int] = now_us) -> None:
         self._sessions = sessions
@@ -620,7 +613,10 @@ def is_through(header_from: str, envelope: str) -> bool:
 
 
 def picture(drawing: Drawing) -> Markup:
-    """Return the SVG of a chart; its texts are already escaped."""
+    """Return the SVG of a chart; its texts are already escaped.
+
+    The only filter whose HTML is not escaped again: drawings of charts.
+    """
     return Markup(draw(*drawing))  # noqa: S704
 
 

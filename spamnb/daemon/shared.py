@@ -1,25 +1,7 @@
-"""State and verdicts that the processes share.
+"""State and verdicts that the processes share, in memory that each child inherits.
 
-Shared memory with the state, heartbeat and counters of every process of the daemon.
-
-A memfd that each child inherits. Every process has a slot: role, state, last heartbeat, a row of
-`Meters`, the digests of the messages that it is scanning, a small ring of digests of known
-crashers, and a row of `ConnectionCounts`. So counters survive `kill -9`, and reading them needs no
-message between processes. Must not know sockets, mail or settings.
-
-Invariants: each number is one aligned 64-bit word, so it is read atomically; a slot is written by
-its process, and by the supervisor while that process does not run.
-
-The newest verdicts of all workers are in a second memfd, for readers that may be slow or absent.
-Each worker and the console inherit it; there is none without a console. Each worker has a
-ring of `RECORDS` records of `RECORD_BYTES` and writes one for each message that it logs. A worker
-never waits: a reader that is too slow is told how many records it has missed.
-
-    ring     number of the newest record, 8 bytes | records
-    record   number | fields | the same number
-
-Invariant: the second number is zero while a record is written, and is checked after a record was
-copied, so a torn record is never returned. A ring is written by one process.
+`SharedState` has the state, heartbeat and counters of every process of the daemon; `FeedWriter` and
+`FeedReader` pass the newest verdicts to readers that may be slow or absent.
 """
 
 from __future__ import annotations
@@ -90,7 +72,16 @@ def monotonic_us() -> int:
 
 
 class SharedState:
-    """The shared memory, mapped into this process."""
+    """The shared memory, mapped into this process.
+
+    A memfd that each child inherits. Every process has a slot: role, state, last heartbeat, a row
+    of `Meters`, the digests of the messages that it is scanning, a small ring of digests of known
+    crashers, and a row of `ConnectionCounts`. So counters survive `kill -9`, and reading them needs
+    no message between processes. Must not know sockets, mail or settings.
+
+    Invariants: each number is one aligned 64-bit word, so it is read atomically; a slot is written
+    by its process, and by the supervisor while that process does not run.
+    """
 
     def __init__(self, fd: int, roles: Sequence[str] | None = None) -> None:
         self.fd = fd
@@ -333,7 +324,19 @@ def create_feed(rings: int) -> int:
 
 
 class FeedWriter:
-    """Writes the ring of one worker."""
+    """Writes the ring of one worker.
+
+    The newest verdicts of all workers are in a second memfd, for readers that may be slow or
+    absent. Each worker and the console inherit it; there is none without a console. Each worker has
+    a ring of `RECORDS` records of `RECORD_BYTES` and writes one for each message that it logs. A
+    worker never waits: a reader that is too slow is told how many records it has missed.
+
+        ring     number of the newest record, 8 bytes | records
+        record   number | fields | the same number
+
+    Invariant: the second number is zero while a record is written, and is checked after a record
+    was copied, so a torn record is never returned. A ring is written by one process.
+    """
 
     __slots__ = ("_first", "_map", "_number")
 

@@ -1,23 +1,8 @@
-"""Start the daemon.
-
-User and group that the daemon runs as, and limits for all its processes.
-
-Applied once, after the sockets are bound and before mail is read. Must not know settings or
-sockets. Failure: UserError with a hint; the daemon runs as root only if serve.user is root.
-
-Listening sockets: bound before privileges are dropped, and by a reload that adds listeners.
-
-A TCP address gets one SO_REUSEPORT socket per worker slot, so that the kernel distributes the
-connections, and the death of a worker does not affect the queues of others. The process that
-replaces a worker inherits the sockets of the slot with the waiting connections, because the
-supervisor keeps them open. All workers share a unix socket, or a socket from the service manager.
-Must not know the protocol. Failure: UserError, one line with the address.
-
-Start the daemon: bind sockets, drop privileges, plan the processes, run the supervisor.
+"""Start the daemon: bind sockets, drop privileges, plan the processes, run the supervisor.
 
 The order matters: sockets are bound and the home is created with the rights of the caller, then
 privileges are dropped, before anything else happens. Must not know how a process works. Failure:
-UserError for what the settings or the machine do not allow, StoreError for a missing model.
+UserError with a hint for what the settings or the machine do not allow.
 """
 
 from __future__ import annotations
@@ -138,7 +123,11 @@ def make_home(home: Path, identity: Identity | None) -> None:
 
 
 def drop(identity: Identity) -> None:
-    """Change user and group permanently."""
+    """Change user and group permanently.
+
+    Applied once, after the sockets are bound and before mail is read. The daemon runs as root only
+    if serve.user is root.
+    """
     os.initgroups(identity.name, identity.gid)
     os.setresgid(identity.gid, identity.gid, identity.gid)
     os.setresuid(identity.uid, identity.uid, identity.uid)
@@ -223,7 +212,14 @@ class SocketGroup:
 
 @dataclass(slots=True)
 class Sockets:
-    """All listening sockets, by listener name."""
+    """All listening sockets, by listener name.
+
+    A TCP address gets one SO_REUSEPORT socket per worker slot, so that the kernel distributes the
+    connections, and the death of a worker does not affect the queues of others. The process that
+    replaces a worker inherits the sockets of the slot with the waiting connections, because the
+    supervisor keeps them open. All workers share a unix socket, or a socket from the service
+    manager. Must not know the protocol. Failure: UserError, one line with the address.
+    """
 
     groups: dict[str, list[SocketGroup]] = field(default_factory=dict)
     bound: dict[str, BindAddress] = field(default_factory=dict)

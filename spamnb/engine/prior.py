@@ -1,29 +1,8 @@
-"""The prior that ships with the package.
+"""The prior that ships with the package: made of a model, and added to a new one.
 
-Lines of JSON with integers, as exports and priors have them: written, and checked when read.
-
-Make a prior of a model, as text, and add a prior to another model.
-
-An export holds ids, which another key cannot read. A prior holds texts instead of ids, and only
-those of locations that mean the same on every server (`TRAVELS`): no address, host or link, and no
-word of the name or address of a sender or recipient. It is JSON lines; the first is the header:
-
-    {"format": "spamnb prior", "version": 1, "labels": ["ham", "spam"],
-     "features": how many lines follow}
-
-Then one line for each feature:
-
-    {"location": "subject", "token": "cheap", "w": [corrections of each label, 2^-20 nats]}
-
-and `name` for locations that have several kinds of lines. It has the corrections of the model, but
-none of its counts: with counts, a new model ranked other mail 11 to 25 % worse (decision 0058). So
-a prior counts as no message. Adding it is one event of the channel `CHANNEL`, so `undo` reverts it,
-and lists of events show it.
-
-`SHIPPED` is the prior that new models begin with; `scripts/make-prior` makes it.
-
-Must not know terminals. Failure: RefusedError for a model that has or takes no prior, UserError for
-a text that is no prior; nothing is changed then.
+`SHIPPED` is the prior that new models begin with; `scripts/make-prior` makes it. Must not know
+terminals. Failure: RefusedError for a model that has or takes no prior, UserError for a text that
+is no prior; nothing is changed then.
 """
 
 from __future__ import annotations
@@ -125,7 +104,25 @@ _LOCATIONS = {location.name.lower(): location for location in TRAVELS}
 
 
 def make_prior(store: Store, *, ids: frozenset[int] | None = None) -> Iterator[str]:
-    """Yield the prior of a model as lines of JSON, from one snapshot; of `ids` only, if given."""
+    """Yield the prior of a model as lines of JSON, from one snapshot; of `ids` only, if given.
+
+    An export holds ids, which another key cannot read. A prior holds texts instead of ids, and only
+    those of locations that mean the same on every server (`TRAVELS`): no address, host or link, and
+    no word of the name or address of a sender or recipient. It is JSON lines; the first is the
+    header:
+
+        {"format": "spamnb prior", "version": 1, "labels": ["ham", "spam"],
+         "features": how many lines follow}
+
+    Then one line for each feature:
+
+        {"location": "subject", "token": "cheap", "w": [corrections of each label, 2^-20 nats]}
+
+    and `name` for locations that have several kinds of lines. It has the corrections of the model,
+    but none of its counts: with counts, a new model ranked other mail 11 to 25 % worse (decision
+    0058). So a prior counts as no message. Adding it is one event of the channel `CHANNEL`, so
+    `undo` reverts it, and lists of events show it.
+    """
     _check_kind(store.recipe)
     if not store.recipe.vocabulary:
         raise RefusedError("the model has no vocabulary, so it has no prior")

@@ -1,29 +1,7 @@
-"""Entries of the log: body and seal.
+"""Entries of the log of a fleet: body and seal.
 
-The body of a log's entry <-> bytes: the events of a transaction and the texts of new features.
-
-    u8 version | 8 bytes mark | varint count | count * chunk event
-    u32 n | n * u64 id | n * u8 location | n * u8 size | texts
-
-The mark names the transaction; a host recognises its own entries by it.
-Events are encoded as in the journal, without their seq: the entry has it. Numbers are little
-endian.
-
-A fleet agrees on the version that its hosts write (`Head.level`); a later one begins when all hosts
-read it. All versions up to the newest are read.
-
-Failure: inconsistent bytes raise StoreDamagedError, those of a later version StoreVersionError.
-
-Seal the bodies of a log's entries with the key of the fleet.
-
-    chacha20    u8 1 | 12 bytes nonce | ciphertext and tag      ChaCha20-Poly1305
-    hmac        u8 2 | 32 bytes tag | body                      HMAC-SHA256
-
-Both bind the body to its place (epoch, host, events): the keeper of the log can neither forge nor
-change nor move an entry. Only ChaCha20-Poly1305 hides the body, which names persons and contains
-words of mail; it needs the package `cryptography`. Each has its own key, derived from the fleet's.
-
-Failure: FleetError for bytes that are sealed otherwise, by another key, or for another place.
+Failure: inconsistent bytes raise StoreDamagedError, those of a later version StoreVersionError;
+FleetError for bytes that are sealed otherwise, by another key, or for another place.
 """
 
 from __future__ import annotations
@@ -53,7 +31,17 @@ _U64 = np.dtype("<u8")
 
 
 class Body(NamedTuple):
-    """What a transaction has added to the store."""
+    """What a transaction has added to the store.
+
+        u8 version | 8 bytes mark | varint count | count * chunk event
+        u32 n | n * u64 id | n * u8 location | n * u8 size | texts
+
+    The mark names the transaction; a host recognises its own entries by it. Events are encoded as
+    in the journal, without their seq: the entry has it. Numbers are little endian.
+
+    A fleet agrees on the version that its hosts write (`Head.level`); a later one begins when all
+    hosts read it. All versions up to the newest are read.
+    """
 
     events: tuple[Event, ...]
     words: Words
@@ -118,7 +106,16 @@ class Place(NamedTuple):
 
 
 class Sealer(Protocol):
-    """Seals the bodies of entries, and opens them."""
+    """Seals the bodies of entries, and opens them.
+
+        chacha20    u8 1 | 12 bytes nonce | ciphertext and tag      ChaCha20-Poly1305
+        hmac        u8 2 | 32 bytes tag | body                      HMAC-SHA256
+
+    Both bind the body to its place (epoch, host, events): the keeper of the log can neither forge
+    nor change nor move an entry. Only ChaCha20-Poly1305 hides the body, which names persons and
+    contains words of mail; it needs the package `cryptography`. Each has its own key, derived from
+    the fleet's.
+    """
 
     def seal(self, body: bytes, place: Place) -> bytes:
         """Return the sealed body."""

@@ -1,32 +1,9 @@
 """A store that follows the log of a fleet.
 
-Fold entries of the log into the store of this host.
-
-Several entries are folded in one transaction, with the result of one transaction for each: the rows
-are sums, and a feature has the text that it got when it was last new. Therefore a transaction ends
-before an entry that changes a feature that an earlier entry in it has removed.
-
-Failure: FleetError for an entry that does not follow the store's last event, is not sealed for its
+`fold` brings entries of the log into the store of this host, and `FleetStore` appends what this
+host makes. Failure: LogAwayError while the log does not answer; FleetError if host and log do not
+fit together, and for an entry that does not follow the store's last event, is not sealed for its
 place, or cannot be read.
-
-`NotedChanges`: a write view that keeps what a transaction adds, for the entry of the log.
-
-`FleetStore`: a store whose events go through the log of a fleet.
-
-It is the store of its host: reads are local, and see what this host has folded. A transaction that
-makes events appends them to the log before it is committed, and only if it was computed at the head
-of the log; otherwise it is abandoned, the new entries are folded, and it runs again. So the log is
-what a single host would have written.
-
-| the process ends | then |
-|---|---|
-| before the append | nothing has happened |
-| after the append, before the commit | the log has the entry; the next fold brings it |
-
-If the answer to an append is lost, the transaction is abandoned, and the fold tells whether the log
-has the entry.
-
-Failure: LogAwayError while the log does not answer, FleetError if host and log do not fit together.
 """
 
 from __future__ import annotations
@@ -155,6 +132,10 @@ def fold(view: WriteView, entries: Sequence[OpenEntry]) -> int:
     """Fold entries in one transaction; return how many, which is fewer if the others must wait.
 
     Entries that the store has already are counted too: another process may have folded them.
+
+    Several entries are folded in one transaction, with the result of one transaction for each: the
+    rows are sums, and a feature has the text that it got when it was last new. Therefore a
+    transaction ends before an entry that changes a feature that an earlier entry in it has removed.
     """
     position = view.position()
     here = position.seq if position else 0
@@ -342,7 +323,19 @@ class _Attempt(Generic[Result]):
 
 
 class FleetStore:
-    """`Store` of one host of a fleet; threads may share it."""
+    """`Store` of one host of a fleet; threads may share it.
+
+    It is the store of its host: reads are local, and see what this host has folded. A transaction
+    that makes events appends them to the log before it is committed, and only if it was computed at
+    the head of the log; otherwise it is abandoned, the new entries are folded, and it runs again.
+    So the log is what a single host would have written.
+
+    | the process ends | then | |---|---| | before the append | nothing has happened | | after the
+    append, before the commit | the log has the entry; the next fold brings it |
+
+    If the answer to an append is lost, the transaction is abandoned, and the fold tells whether the
+    log has the entry.
+    """
 
     def __init__(self, store: Store, member: Member) -> None:
         self._store = store

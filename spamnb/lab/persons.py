@@ -1,42 +1,9 @@
-"""Evaluate persons.
+"""Evaluate persons: worlds of deliveries, the models that can serve them, and their figures.
 
-A world: which message is delivered to which person, and what that person wants it to be.
-
-Values only; `worlds` makes them, `run` plays them.
-
-The models that can serve several persons, each with the learner of the product.
-
-    one model             all persons label one model, and a correction takes effect for all
-    one model, steps      the same, but each label takes one step only
-    a model each          each person has a model of their own labels
-    personal corrections  one shared model, and corrections of each person; what a person's labels
-                          change in the shared corrections in a day is limited, as in the product
-    without budget        the same without this limit
-
-Must not know figures or worlds.
-
-Play a world with a model: each message is scored for its recipient, who may then label it.
-
-The figures of a played world: errors, labels needed, decisions, ranking; with intervals.
-
-Deliveries of one person depend on each other, and so do those of one message. Intervals are taken
-over persons: each resampling draws as many persons as there are, with all of their deliveries.
-
-Compare the models for several persons on worlds: the figures of each model in each world.
-
-Make worlds from sorted mail: which persons read which sender, and what each of them wants.
-
-    conflict     half of the senders are wanted by all of their readers; a third is wanted or not
-                 by each reader, by chance; the others are unwanted by most
-    peace        all readers of a sender want the mail
-    attack       peace, but from the middle on false labels are given, by one person or by five;
-                 before it, honest persons in peace and in conflict
-    newsletters  one reader wants all messages of a sender, and another one wants none; the other
-                 readers want them and label nothing
-
-Spam goes to one to three persons, ham of rare senders to one. The same seed makes the same world.
-
-Read the mail that worlds are made of, and files that list deliveries to persons.
+A `World` says which message is delivered to which person, and what that person wants it to be;
+`conflict`, `peace`, `newsletters` and `attack` make worlds from sorted mail. `play` scores each
+message for its recipient, who may then label it, and `compare_models` gives the figures of each
+model in each world.
 """
 
 from __future__ import annotations
@@ -121,7 +88,15 @@ class Given(NamedTuple):
 
 
 class PersonsModel(Protocol):
-    """A model for several persons."""
+    """A model for several persons.
+
+    one model             all persons label one model, and a correction takes effect for all
+    one model, steps      the same, but each label takes one step only
+    a model each          each person has a model of their own labels
+    personal corrections  one shared model, and corrections of each person; what a person's labels
+                          change in the shared corrections in a day is limited, as in the product
+    without budget        the same without this limit
+    """
 
     def train(self, labelled: Sequence[tuple[Sample, int]]) -> None:
         """Learn labels of the administrator, for all persons."""
@@ -338,7 +313,12 @@ class WorldFigures:
 
 
 def world_figures(world: World, played: Played, costs: Costs) -> dict[str, WorldFigures]:
-    """Return the figures by kind of delivery, and those of all persons whose mail is measured."""
+    """Return the figures by kind of delivery, and those of all persons whose mail is measured.
+
+    Deliveries of one person depend on each other, and so do those of one message. Intervals are
+    taken over persons: each resampling draws as many persons as there are, with all of their
+    deliveries.
+    """
     kinds = np.array([delivery.kind for delivery in world.deliveries])
     measured = np.array([delivery.kind != ATTACK for delivery in world.deliveries])
     parts = {"all": measured}
@@ -519,7 +499,19 @@ Tastes = Callable[[int, Random], list[bool]]
 
 
 class Mail(NamedTuple):
-    """What worlds are made of: one entry for each message."""
+    """What worlds are made of: one entry for each message.
+
+        conflict     half of the senders are wanted by all of their readers; a third is wanted or
+                     not by each reader, by chance; the others are unwanted by most
+        peace        all readers of a sender want the mail
+        attack       peace, but from the middle on false labels are given, by one person or by five;
+                     before it, honest persons in peace and in conflict
+        newsletters  one reader wants all messages of a sender, and another one wants none; the
+                     other readers want them and label nothing
+
+    Spam goes to one to three persons, ham of rare senders to one. The same seed makes the same
+    world.
+    """
 
     labels: Sequence[int]
     senders: Sequence[str]

@@ -1,27 +1,7 @@
 """Parameters, transfer encodings and shares of text in the parts of a message.
 
-Share the limit on readable text between the parts of a message.
-
-Holds arithmetic and what is left out of a part that is too large; must not know structure.
-Invariant: the shares of all parts are at most `limits.TEXT_BYTES`; a part that is smaller than a
-fair share stays whole, whatever the other parts.
-
-Decode transfer encodings: base64, quoted-printable, uuencode and yEnc.
-
-Holds what turns the bytes of a part, as they travelled, into the bytes that the sender wrote. It
-must not know structure or charsets.
-
-Invariants: work is linear in the input; nothing raises; what is broken is decoded as far as it can
-be and marked.
-
-Parse Content-* fields: type, parameters, boundary, encoding, disposition, file name.
-
-Holds the grammar of RFC 2045 and 2231 (comments, quoted pairs, continuations) and the other ways
-in which mail programs read a boundary. It must not know structure.
-
-Invariants: every value is parsed in bounded steps: some for each value, the others from a budget of
-the message (`ParseBudget`); a value that needs more leaves the mark of a partly read message.
-Nothing raises.
+Nothing raises; what is broken is decoded as far as it can be and marked. Must not know structure or
+charsets.
 """
 
 from __future__ import annotations
@@ -50,6 +30,9 @@ def text_shares(parts: Sequence[tuple[int, int]]) -> list[int]:
     """The share of each part, given its rank and size.
 
     Parts of one rank get equal shares, plus what small ones leave; the next rank gets the rest.
+
+    The shares of all parts are at most `limits.TEXT_BYTES`; a part that is smaller than a fair
+    share stays whole, whatever the other parts.
     """
     shares = [0] * len(parts)
     left = limits.TEXT_BYTES
@@ -203,7 +186,10 @@ def from_yenc(data: bytes) -> bytes:
 
 
 def decode_transfer(data: bytes, encoding: str, marks: set[str]) -> bytes:
-    """Decode a transfer encoding, as far as possible."""
+    """Decode a transfer encoding, as far as possible.
+
+    Base64, quoted-printable, uuencode and yEnc; work is linear in the input.
+    """
     if encoding == "quoted-printable":
         if NO_ESCAPE.search(data) is not None:
             marks.add("qp:broken")
@@ -255,7 +241,12 @@ NO_KIND: Final = MediaType("", {})
 
 @dataclass(slots=True)
 class ParseBudget:
-    """The remaining steps for the fields of one message."""
+    """The remaining steps for the fields of one message.
+
+    Invariants: every value is parsed in bounded steps: some for each value, the others from a
+    budget of the message (`ParseBudget`); a value that needs more leaves the mark of a partly read
+    message. Nothing raises.
+    """
 
     left: int = limits.PARAM_STEPS
     own_left: int = limits.PARAMS
@@ -395,7 +386,11 @@ def _boundaries(values: list[bytes]) -> tuple[bytes, ...]:
 
 
 def parse_kind(value: bytes, marks: set[str], steps: ParseBudget) -> MediaType:
-    """Read a Content-Type; its name is "" if it is invalid."""
+    """Read a Content-Type; its name is "" if it is invalid.
+
+    The grammar of RFC 2045 and 2231 (comments, quoted pairs, continuations) and the other ways in
+    which mail programs read a boundary.
+    """
     steps.begin()
     if len(value) > limits.PARAM_BYTES:
         marks.add(PARTLY)

@@ -1,28 +1,7 @@
-"""Walk the parts of a message.
+"""Walk the parts of a message, and find its attached messages byte for byte. Pure.
 
-The values of reading a message: entities, parts, and the remaining budgets.
-
-They do not know how structure is found.
-
-The MIME structure of a message: multiparts, inner messages, and the leaves.
-
-Splits a body into `Part`s, and shares the limits on reading between them. It must not know how the
-parts are used, nor read HTML itself. It works on positions in one buffer, so nesting copies
-nothing.
-
-Invariants: nesting, number of parts and decoded text are bounded. All leaves are found before the
-first is read, so no part takes the share of another; visible parts come first, and unread ones
-leave the mark `PARTLY`. Nothing raises; broken structure leaves a mark.
-
-The attached messages of a message, byte for byte.
-
-Reading for features decodes and cuts; here the bytes of an attached message stay as they were, so
-that its digest is the one it had when it was scored. Pure; must not know what the messages are used
-for.
-
-Invariants: attached messages are not opened (their attachments do not count); nesting, delimiters
-and parts are bounded; nothing raises; all decoded bytes together are at most as many as the message
-has.
+Nothing raises; what is broken is read as far as it can be. Nesting, number of parts and decoded
+text are bounded. Must not know how the parts are used, nor read HTML itself.
 """
 
 from __future__ import annotations
@@ -170,7 +149,10 @@ def read_body(state: ReadingState, block: headers.Block, body: bytes) -> None:
 
 
 def walk(state: ReadingState, entities: list[Entity]) -> None:
-    """Find the leaves of some entities, in order, in a loop: hostile mail nests without bound."""
+    """Find the leaves of some entities, in order, in a loop: hostile mail nests without bound.
+
+    It works on positions in one buffer, so nesting copies nothing.
+    """
     stack = entities[::-1]
     while stack:
         entity = stack.pop()
@@ -426,7 +408,11 @@ def _inner(state: ReadingState, entity: Entity) -> list[Entity] | None:
 
 
 def read_leaves(state: ReadingState) -> None:
-    """Read the leaves that were found."""
+    """Read the leaves that were found.
+
+    All leaves are found before the first is read, so no part takes the share of another; visible
+    parts come first, and unread ones leave the mark `PARTLY`.
+    """
     found = state.leaves
     if len(found) > limits.PARTS:
         found = _select_leaves(state)
@@ -602,7 +588,16 @@ class OpenedMessage(NamedTuple):
 
 
 def open_message(raw: bytes) -> OpenedMessage:
-    """Find the attached messages of a message."""
+    """Find the attached messages of a message.
+
+    Reading for features decodes and cuts; here the bytes of an attached message stay as they were,
+    so that its digest is the one it had when it was scored. Pure; must not know what the messages
+    are used for.
+
+    Invariants: attached messages are not opened (their attachments do not count); nesting,
+    delimiters and parts are bounded; nothing raises; all decoded bytes together are at most as many
+    as the message has.
+    """
     buffer = raw.replace(b"\r\n", b"\n")
     state = ReadingState(set())
     block, body = headers.split(buffer, (0, len(buffer)), NO_HOSTS, state.marks)

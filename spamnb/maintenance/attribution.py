@@ -1,33 +1,7 @@
-"""Which trainings decided a verdict, and whose labels moved verdicts of others.
+"""Which trainings decided a verdict, which labels are doubtful, and whose labels moved verdicts.
 
-Which trainings decided a verdict, and which labels are doubtful.
-
-Attribute a message's score to single trainings: what forgetting each one would change.
-
-The share of a training is the log-odds now minus the log-odds with that training forgotten: its
-step, rehearsals and counts subtracted, and N, b and the temperatures adjusted.
-Shares need not add up: of two equal messages, each may have no effect alone.
-
-Reads the journal once. For the default model kind, only the features that a training shares with
-the message matter; for the classical kinds all features of a training do, because V and H depend on
-them. For a person, the shares are those in the person's log-odds: the person's own trainings also
-change the personal corrections. Events in the checkpoint cannot be attributed. Must not know
-terminals.
-
-Find trained messages with a label that all other trainings contradict: it may be wrong.
-
-Each training in force is removed from the rows of its own message, and the message is scored
-without it. The label is therefore compared with the other trainings, not with itself. Trainings in
-the checkpoint have no events and cannot be tested; labels of persons may contradict the others.
-Must not know terminals.
-
-Which users' labels have changed the verdicts on the mail of others, and how many.
-
-The newest messages of the history are scored twice: with the whole model, and without the labels
-that one user has given in the last thirty days. Messages to the user, and those that the user has
-labelled, do not count. Only the users whose labels moved the shared corrections most are compared,
-and all users without credit together, because many accounts with one label each move little alone.
-Without a history, the trained messages of others take its place. Reads only.
+`bisect` attributes a score to single trainings, `doubts` finds labels that all other trainings
+contradict, and `influential` counts the verdicts that the labels of a user have changed.
 """
 
 from __future__ import annotations
@@ -129,6 +103,16 @@ def bisect(
 
     The score is the shared one, or that of a person with this id. The result has at most `limit`
     shares, if it is not 0.
+
+    The share of a training is the log-odds now minus the log-odds with that training forgotten: its
+    step, rehearsals and counts subtracted, and N, b and the temperatures adjusted. Shares need not
+    add up: of two equal messages, each may have no effect alone.
+
+    Reads the journal once. For the default model kind, only the features that a training shares
+    with the message matter; for the classical kinds all features of a training do, because V and H
+    depend on them. For a person, the shares are those in the person's log-odds: the person's own
+    trainings also change the personal corrections. Events in the checkpoint cannot be attributed.
+    Must not know terminals.
     """
     leave_one_out = LeaveOneOut(view, recipe, example, person)
     candidates = trainings_in_force(view)
@@ -323,6 +307,11 @@ def doubts(
     """Return the trainings that the model contradicts most, the strongest contradiction first.
 
     Only trainings for which `wanted` is true are tested; `count` None returns all contradictions.
+
+    Each training in force is removed from the rows of its own message, and the message is scored
+    without it. The label is therefore compared with the other trainings, not with itself. Trainings
+    in the checkpoint have no events and cannot be tested; labels of persons may contradict the
+    others. Must not know terminals.
     """
     found = _contradicted(view, recipe, wanted, progress)
     if count is None:
@@ -391,7 +380,14 @@ _known: WeakKeyDictionary[Filter, tuple[int, list[dict[str, Any]]]] = WeakKeyDic
 
 
 def influential(model: Filter, now_us: int) -> list[dict[str, Any]]:
-    """Return the users whose labels changed many verdicts, with the numbers, the most first."""
+    """Return the users whose labels changed many verdicts, with the numbers, the most first.
+
+    The newest messages of the history are scored twice: with the whole model, and without the
+    labels that one user has given in the last thirty days. Messages to the user, and those that the
+    user has labelled, do not count. Only the users whose labels moved the shared corrections most
+    are compared, and all users without credit together, because many accounts with one label each
+    move little alone. Without a history, the trained messages of others take its place. Reads only.
+    """
     with model.store.read() as view:
         last = view.totals().last_seq
         known = _known.get(model)

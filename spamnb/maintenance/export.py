@@ -1,41 +1,8 @@
-"""Export and import of a model.
+"""Export a model as text and import it, to inspect, move or merge models; its statistics and check.
 
-The corrections of persons in an export: one line for each person, after those of the features.
-
-    {"person": "16 hex digits", "name": "ann", "places": [rising], "values": [[of each place] of
-     each label but the first]}
-
-The id of a person and the places are comparable only under the same key. An import adds each person
-in one event, so that undo, expiry and erasing treat it like a label; a person with corrections here
-is left out. Failure: ValueError and others of `MALFORMED` for an invalid line.
-
-Export a model as text and import it, to inspect, move or merge models.
-
-The format is JSON lines. The first is the header:
-
-    {"format": "spamnb export", "version": 2, "kind": "corrected", "labels": ["ham", "spam"],
-     "fingerprint": "...", "recipe": {...}, "messages": [N of each label], "tokens": [T of each],
-     "bias": [[of each label] of each group], "temperatures": [of each group],
-     "features": how many lines follow}
-
-Then one line for each feature, in order of the ids:
-
-    {"id": "16 hex digits", "n": [messages of each label], "w": [corrections of each label],
-     "day": last learnt, days since 2000-01-01, "location": "subject", "token": "cheap"}
-
-On request, `persons` in the header tells how many lines of persons follow (`export_persons`).
-`w` is in units of 2^-20 nats, `bias` and `temperatures` of 2^-40; all numbers are integers, so a
-round trip is exact. `location` and `token` exist if the model has a vocabulary. Ids are comparable
-only under the same key, which `fingerprint` identifies. The key itself (`key`, 64 hex digits) is
-written only on request, because with it an attacker can construct words with colliding ids.
-
-An import adds to the model in one event, so one undo reverts it. Must not know terminals. Failure:
-UserError for a text that is no export, is incomplete, or belongs to another model; nothing is
-changed then.
-
-Statistics and consistency check of a model.
-
-Reads only. Must not know terminals or settings.
+The format is JSON lines (`export`). An import adds to the model in one event, so one undo reverts
+it. Must not know terminals or settings. Failure: UserError for a text that is no export, is
+incomplete, or belongs to another model; nothing is changed then.
 """
 
 from __future__ import annotations
@@ -71,7 +38,17 @@ _NAME_CHARS = 320
 
 
 class ExportedPerson(NamedTuple):
-    """The corrections of one person."""
+    """The corrections of one person.
+
+    A line after those of the features:
+
+        {"person": "16 hex digits", "name": "ann", "places": [rising], "values": [[of each place] of
+         each label but the first]}
+
+    The id of a person and the places are comparable only under the same key. An import adds each
+    person in one event, so that undo, expiry and erasing treat it like a label; a person with
+    corrections here is left out. Failure: ValueError and others of `MALFORMED` for an invalid line.
+    """
 
     person: int
     name: str
@@ -154,7 +131,28 @@ _LOCATIONS = {location.name.lower(): location for location in TokenLocation}
 
 
 def export(store: Store, *, with_key: bool = False, persons: bool = False) -> Iterator[str]:
-    """Yield the model as lines of JSON, from one snapshot."""
+    """Yield the model as lines of JSON, from one snapshot.
+
+    The first line is the header:
+
+        {"format": "spamnb export", "version": 2, "kind": "corrected", "labels": ["ham", "spam"],
+         "fingerprint": "...", "recipe": {...}, "messages": [N of each label],
+         "tokens": [T of each], "bias": [[of each label] of each group],
+         "temperatures": [of each group],
+         "features": how many lines follow}
+
+    Then one line for each feature, in order of the ids:
+
+        {"id": "16 hex digits", "n": [messages of each label], "w": [corrections of each label],
+         "day": last learnt, days since 2000-01-01, "location": "subject", "token": "cheap"}
+
+    On request, `persons` in the header tells how many lines of persons follow (`ExportedPerson`).
+    `w` is in units of 2^-20 nats, `bias` and `temperatures` of 2^-40; all numbers are integers, so
+    a round trip is exact. `location` and `token` exist if the model has a vocabulary. Ids are
+    comparable only under the same key, which `fingerprint` identifies. The key itself (`key`, 64
+    hex digits) is written only on request, because with it an attacker can construct words with
+    colliding ids.
+    """
     recipe = store.recipe
     with store.read() as view:
         count = sum(len(ids) for ids, _ in view.features())

@@ -1,29 +1,10 @@
-"""Clients of other servers: the next hop, and a scanner listener.
-
-Ask a scanner listener about one message (`POST /v1/message`), within a deadline.
+"""Clients of other servers: a scanner listener, and the next hop. Blocking.
 
     with connected(address, deadline) as peer:
         answer = ask(peer, message, {"From": ["a@example.org"]}, deadline)
 
-Blocking, and only with the standard library, because its callers start for one message or must not
-fail. A deadline is a time of `time.monotonic`. Failure: PeerError, also for an incomplete reply;
-its `reply` is the first line of a refusal.
-
-Split the next hop's byte stream into replies, check them, and leave them unchanged.
-
-Pure. Fails with ValueError for bytes that are no SMTP reply or have no end. The next hop is then at
-fault, and none of its later replies can be matched to a command.
-
-Send one message to the next hop by SMTP or LMTP, with its original envelope lines. Blocking.
-
-For messages released from quarantine. The envelope lines are sent as they were received, with their
-parameters; nothing is parsed and rewritten (rewriting addresses has led to open relays). XFORWARD
-lines are sent if the next hop announces XFORWARD. Must not know quarantine files, models or
-settings.
-
-Failure: PeerError if it is certain that the message was not delivered. If the reply to the final
-dot is missing, the code is 0: it is unknown whether the message was delivered. Every wait is
-bounded.
+Only the standard library, because the callers start for one message or must not fail. Every wait is
+bounded. Failure: PeerError, also for an incomplete reply.
 """
 
 from __future__ import annotations
@@ -83,7 +64,10 @@ def connected(address: Address, deadline: float) -> socket.socket:
 def ask(
     peer: socket.socket, message: bytes | bytearray, headers: RequestHeaders, deadline: float
 ) -> ScanAnswer:
-    """Send the message and return the answer."""
+    """Send the message and return the answer.
+
+    `POST /v1/message`. A deadline is a time of `time.monotonic`.
+    """
     try:
         _send(peer, (_head(len(message), headers), message), deadline)
         return _parsed(_received(peer, 2 * len(message) + _MOST_ADDED_BYTES, deadline))
@@ -194,7 +178,11 @@ _QUEUED = re.compile(rb"(?:queued as|\bid=|\bid )[ <]*([\w.:-]{4,64})")
 
 
 def take(data: bytes) -> tuple[bytes, bytes]:
-    """Split off the first complete reply: (reply, rest); the reply is empty if none is complete."""
+    """Split off the first complete reply: (reply, rest); the reply is empty if none is complete.
+
+    Fails with ValueError for bytes that are no SMTP reply or have no end. The next hop is then at
+    fault, and none of its later replies can be matched to a command.
+    """
     found = ONE_LINE.match(data)
     if found:
         return found[0], data[found.end() :]
@@ -322,7 +310,17 @@ def _connected_hop(address: Address, plan: SendPlan) -> Iterator[_SmtpConnection
 def deliver(
     address: Address, released: ReleasedMessage, plan: SendPlan | None = None
 ) -> list[ReleaseReply]:
-    """Send a message; a reply for each recipient, in order."""
+    """Send a message; a reply for each recipient, in order.
+
+    For messages released from quarantine. The envelope lines are sent as they were received, with
+    their parameters; nothing is parsed and rewritten (rewriting addresses has led to open relays).
+    XFORWARD lines are sent if the next hop announces XFORWARD. Must not know quarantine files,
+    models or settings.
+
+    Failure: PeerError if it is certain that the message was not delivered. If the reply to the
+    final dot is missing, the code is 0: it is unknown whether the message was delivered. Every wait
+    is bounded.
+    """
     plan = plan or SendPlan()
     try:
         with _connected_hop(address, plan) as line:

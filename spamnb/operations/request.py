@@ -1,22 +1,10 @@
 """Requests of administrators, and the client that sends them.
 
-The bypass: while a file exists in the home, all mail is delivered unscanned.
-
-A file persists over restarts and works without a running daemon. The supervisor copies it to the
-shared state each second. Failure: StoreAccessError if the file cannot be written.
-
-What the operations need of the process that runs them.
-
-Requests of administrative operations: the caller, the fields and the reply.
-
-An endpoint identifies the caller and frames the request; `operations` checks the caller's right and
-reads the fields by its table. Failure: UserError for a field of a wrong type or value, RefusedError
-for a caller that acts for another user without the right.
-
-Ask for administrative operations: the part that all clients share.
-
-`ControlClient` asks a daemon by its socket; `LocalClient` runs the operations in this process.
-Failure: the errors of the operations; PeerError for an invalid reply.
+An endpoint identifies the caller and frames the request; `table` checks the caller's right and
+reads the fields. `AdminClient` is what all clients share: `ControlClient` asks a daemon by its
+socket, `LocalClient` runs the operations in this process. Failure: UserError for a field of a wrong
+type or value, RefusedError for a caller that acts for another user without the right to, PeerError
+for an invalid reply.
 """
 
 from __future__ import annotations
@@ -47,7 +35,12 @@ FILE = "bypass"
 
 
 def bypass_is_on(home: Path, *, before: bool | None = None) -> bool:
-    """Return True if the file exists; on a disk error return `before`, or raise if it is None."""
+    """Return True if the file exists; on a disk error return `before`, or raise if it is None.
+
+    The bypass: while a file exists in the home, all mail is delivered unscanned. A file persists
+    over restarts and works without a running daemon; the supervisor copies it to the shared state
+    each second.
+    """
     try:
         return (home / FILE).exists()
     except OSError as error:

@@ -1,23 +1,8 @@
-"""Recipients: their names, pairs and costs.
+"""Recipients: their names, pairs and costs. Pure.
 
-Names of persons: all addresses and logins of one person get one name. Pure.
-
-    alias and domain -> login      an address of a login domain is named by its local part
-    any other served address       is a person under its own name
-    an address of another domain   is no person
-
-The name is the same for a recipient in the envelope and for the user that teaches; otherwise a
-label would never meet the mail of its person. Case, quotes and the part behind the delimiter do not
-count (`core.mail.domains`), except where an alias names the whole address: as in Postfix, the entry
-of `john+smith@` comes before that of `john@`.
-
-Failure: SettingsError for a line of an alias file without a target.
-
-Whether a login that teaches and the addresses of its mail are one person. Pure.
-
-Which recipients have costs of their own: single persons, and the domains of addresses. Pure.
-
-A person's costs come before those of the domain. Must not know models, mail or settings.
+All addresses and logins of one person get one name (`PersonNames`); `RecipientCosts` has the costs
+of single persons, and of the domains of addresses. Must not know models, mail or settings. Failure:
+SettingsError for a line of an alias file without a target.
 """
 
 from __future__ import annotations
@@ -35,7 +20,17 @@ _MOST_STEPS = 10
 
 @dataclass(frozen=True, slots=True)
 class PersonNames:
-    """The rules by which addresses and logins become names."""
+    """The rules by which addresses and logins become names.
+
+        alias and domain -> login      an address of a login domain is named by its local part
+        any other served address       is a person under its own name
+        an address of another domain   is no person
+
+    The name is the same for a recipient in the envelope and for the user that teaches; otherwise a
+    label would never meet the mail of its person. Case, quotes and the part behind the delimiter do
+    not count (`core.mail.domains`), except where an alias names the whole address: as in Postfix,
+    the entry of `john+smith@` comes before that of `john@`.
+    """
 
     delimiter: str = "+"
     logins: frozenset[str] = frozenset()
@@ -155,7 +150,10 @@ def pairing_fault(names: PersonNames, login: str, addresses: Sequence[str] = ())
 
 @dataclass(frozen=True, slots=True)
 class RecipientCosts:
-    """The costs of all recipients that have their own."""
+    """The costs of all recipients that have their own.
+
+    A person's costs come before those of the domain.
+    """
 
     persons: Mapping[str, OwnCosts] = field(default_factory=dict)
     """by the name of the person, as `PersonNames.of` returns it"""

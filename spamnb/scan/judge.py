@@ -1,30 +1,7 @@
-"""Judge a message.
+"""Judge a message: verdicts with a model that may be replaced or missing, recorded in the history.
 
-The facts of a message that the history stores beside its verdict. Pure.
-
-Scan with a model that may be replaced or missing, record the verdicts, skip known crashers.
-
-    session = ModelSession(SessionConfig(home), crash_register=register, log=log)
-    session.scan([raw, ...], [notes, ...]) -> [ScanVerdict | ScanFault, ...]    never raises
-
-One session serves one process and is opened on first use: the model read-only, the history for
-writing. Messages scanned together share one snapshot of the model and one history write. The mail
-path's workers and their scan processes use it; a scan process replies with `scan_to_json`, plain
-values for JSON. Must not know envelopes, lists or sockets.
-
-Every failure is a result. No model, or a damaged one: ScanFault "model"; the model is opened again
-after 1, 2, 4 ... 60 seconds. A model that was replaced on disk is reopened. A message that raises:
-ScanFault "fault" with an incident id; the others of its batch are scanned. A message that crashed
-an earlier process: "known_crasher". A history that cannot be written (disk full) costs the
-signature only, and is tried again after ten seconds.
-
-A scanned message for several recipients, with the verdict of each in a copy of its own.
-
-The delivery agent writes these copies. The message was scanned before, by the relay or another
-listener, so nothing is added to the history, and the signature stays. A verdict with a reason stays
-too: it is that of an access list, or of a scan that was limited. Must not know protocols or files.
-
-Failure: none; after a fault of the model there are no copies, and all get the message as it came.
+session = ModelSession(SessionConfig(home), crash_register=register, log=log)
+session.scan([raw, ...], [notes, ...]) -> [ScanVerdict | ScanFault, ...]    never raises
 """
 
 from __future__ import annotations
@@ -250,7 +227,19 @@ def attempt(work: Callable[[], Result]) -> Result | Exception:
 
 
 class ModelSession:
-    """A model and its history, as far as they can be opened."""
+    """A model and its history, as far as they can be opened.
+
+    One session serves one process and is opened on first use: the model read-only, the history for
+    writing. Messages scanned together share one snapshot of the model and one history write. The
+    mail path's workers and their scan processes use it; a scan process replies with `scan_to_json`,
+    plain values for JSON. Must not know envelopes, lists or sockets.
+
+    Every failure is a result. No model, or a damaged one: ScanFault "model"; the model is opened
+    again after 1, 2, 4 ... 60 seconds. A model that was replaced on disk is reopened. A message
+    that raises: ScanFault "fault" with an incident id; the others of its batch are scanned. A
+    message that crashed an earlier process: "known_crasher". A history that cannot be written (disk
+    full) costs the signature only, and is tried again after ten seconds.
+    """
 
     def __init__(
         self,
@@ -625,7 +614,16 @@ _DECISIONS: Final = tuple(f"{one};".encode() for one in DECISIONS)
 
 
 class PersonalCopies:
-    """Judges messages again for their recipients; used by several threads."""
+    """Judges messages again for their recipients; used by several threads.
+
+    The delivery agent writes these copies. The message was scanned before, by the relay or another
+    listener, so nothing is added to the history, and the signature stays. A verdict with a reason
+    stays too: it is that of an access list, or of a scan that was limited. Must not know protocols
+    or files.
+
+    Failure: none; after a fault of the model there are no copies, and all get the message as it
+    came.
+    """
 
     def __init__(self, plan: SessionConfig, log: Log) -> None:
         self._log = log

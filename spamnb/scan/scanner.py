@@ -1,33 +1,7 @@
-"""Scan messages in order, fairly among clients.
+"""Scan messages in order, fairly among clients: verdict, access lists, action, quarantine.
 
-A queue in which each client gets a fair share of the work.
-
-    queue.put(client, item)     queue.take() -> item     queue.charge(client, cost)
-
-The next item is that of the client with the lowest cost so far; items of one client keep their
-order. So a client that sends a hundred items delays another client's item by one of its own, and a
-client with costlier items gets fewer turns. A new client starts at the cost of the client that was
-served last, so a client gets no credit for idle time (start-time fair queueing, Goyal 1996). Pure;
-for one thread only.
-
-Scan messages: verdict, access lists, action, quarantine.
-
-    session = ModelSession(SessionConfig(home, ...), crash_register=..., log=log)  # per process
-    Scanner(session, ScanPolicy(...), ScannerDeps(rules=..., quarantine=..., offload=...,
-            bypassed=..., call_soon=loop.call_soon, run_in_thread=..., meters=..., log=...))
-
-`scan(request, done)` calls `done(result)` exactly once and never raises. Messages that arrive in
-one turn of the event loop are scanned together, on one snapshot and with one commit; large ones go
-to a scan process (`Offload`). Queued messages are scanned in an order that is fair to their
-clients; one that was queued too long is not scanned (`busy`). Order of precedence: bypass, too
-large, known crasher, lists (`core.policy.rulings`), model. Mail of own clients, and all mail with
-`observe`, gets no verdict headers.
-
-A message that is not scanned is delivered with an X-Spamnb header that gives the reason, or
-deferred, by `Fallbacks`; no other module decides this. A message is counted once, when its result
-is returned. `advise` does the same, but keeps and rejects nothing: the client gets the verdict and
-acts. The incident id is in the facts and in one log record; reply and headers contain
-nothing internal. Must not know sockets or event loops.
+`Scanner.scan` calls `done(result)` exactly once and never raises. `FairQueue` gives each client a
+fair share of the work.
 """
 
 from __future__ import annotations
@@ -99,7 +73,16 @@ MAX_REMEMBERED = 1024
 
 
 class FairQueue(Generic[Item]):
-    """Queued items, by client."""
+    """Queued items, by client.
+
+        queue.put(client, item)     queue.take() -> item     queue.charge(client, cost)
+
+    The next item is that of the client with the lowest cost so far; items of one client keep their
+    order. So a client that sends a hundred items delays another client's item by one of its own,
+    and a client with costlier items gets fewer turns. A new client starts at the cost of the client
+    that was served last, so a client gets no credit for idle time (start-time fair queueing, Goyal
+    1996). Pure; for one thread only.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Item]] = {}
@@ -237,7 +220,25 @@ class _PendingScan:
 
 
 class Scanner:
-    """Implements `types.MessageScanner`."""
+    """Implements `types.MessageScanner`.
+
+        session = ModelSession(SessionConfig(home, ...), crash_register=..., log=log)  # per process
+        Scanner(session, ScanPolicy(...), ScannerDeps(rules=..., quarantine=..., offload=...,
+                bypassed=..., call_soon=loop.call_soon, run_in_thread=..., meters=..., log=...))
+
+    `scan(request, done)` calls `done(result)` exactly once and never raises. Messages that arrive
+    in one turn of the event loop are scanned together, on one snapshot and with one commit; large
+    ones go to a scan process (`Offload`). Queued messages are scanned in an order that is fair to
+    their clients; one that was queued too long is not scanned (`busy`). Order of precedence:
+    bypass, too large, known crasher, lists (`core.policy.rulings`), model. Mail of own clients, and
+    all mail with `observe`, gets no verdict headers.
+
+    A message that is not scanned is delivered with an X-Spamnb header that gives the reason, or
+    deferred, by `Fallbacks`; no other module decides this. A message is counted once, when its
+    result is returned. `advise` does the same, but keeps and rejects nothing: the client gets the
+    verdict and acts. The incident id is in the facts and in one log record; reply and headers
+    contain nothing internal. Must not know sockets or event loops.
+    """
 
     def __init__(self, model_session: ModelSession, policy: ScanPolicy, deps: ScannerDeps) -> None:
         self._session = model_session

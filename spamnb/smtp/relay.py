@@ -1,24 +1,8 @@
 """Listener and connections of the relay.
 
-Limits on the connections of clients to a listener, and of the listener to the next hop.
-
-Trusted clients are bounded by the limit of all connections only. Must not know sockets or sessions.
-
-The log lines and counters of one listener that belong to no message.
-
-Untrusted clients can cause them as often as they like, so each event is logged at most once a
-second; the suppressed lines are counted. Each fault is logged.
-
-The connections of a session: they move bytes, tell the time, and perform the session's actions.
-
-They work with asyncio's event loop and with uvloop. uvloop raises on a write to a closed transport,
-so nothing is written to a closing one. An exception in a session ends that session with a 421, is
-counted, and is logged with an incident id; other sessions are not affected.
-
-One listener: its sessions, their deadlines, settings and end.
-
-A sweep once a second checks all deadlines (a timer for each command would cost as much as the
-command). The daemon binds the sockets. Invariant: each message and each fault is logged once.
+`RelayListener` has the sessions of one listener, their deadlines, settings and end;
+`ClientConnection` and `UpstreamConnection` move the bytes of a session, tell the time, and perform
+its actions. Invariant: each message and each fault is logged once.
 """
 
 from __future__ import annotations
@@ -62,7 +46,10 @@ def _client_key(address: str) -> str:
 
 
 class ConnectionLimits:
-    """The open connections of one listener; those of untrusted clients also by client."""
+    """The open connections of one listener; those of untrusted clients also by client.
+
+    Trusted clients are bounded by the limit of all connections only.
+    """
 
     def __init__(self, params: ListenerParams, counts: ConnectionCounts) -> None:
         self.params = params
@@ -144,7 +131,11 @@ class ConnectionLimits:
 
 @dataclass(slots=True)
 class RateLimitedLog:
-    """State of a log event that is limited."""
+    """State of a log event that is limited.
+
+    Untrusted clients can cause these lines as often as they like, so each event is logged at most
+    once a second; the suppressed lines are counted. Each fault is logged.
+    """
 
     logged_at: float = -inf
     suppressed: int = 0
@@ -306,7 +297,12 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """The connection to a client: runs its session."""
+    """The connection to a client: runs its session.
+
+    They work with asyncio's event loop and with uvloop. uvloop raises on a write to a closed
+    transport, so nothing is written to a closing one. An exception in a session ends that session
+    with a 421, is counted, and is logged with an incident id; other sessions are not affected.
+    """
 
     __slots__ = (
         "_connecting",
@@ -620,7 +616,11 @@ FAIR_BYTES_S = 5000
 
 
 class RelayListener:
-    """The sessions of one listener."""
+    """The sessions of one listener.
+
+    A sweep once a second checks all deadlines (a timer for each command would cost as much as the
+    command). The daemon binds the sockets.
+    """
 
     def __init__(  # noqa: PLR0913 - the daemon gives each dependency by name
         self,

@@ -1,33 +1,7 @@
-r"""Tables of persons and of senders.
+"""Tables of persons and of senders: entries of the table `meta`. Pure.
 
-Encode and decode the corrections of one person. Pure.
-
-All numbers are little endian; K - 1 values for each place, those of the second label first:
-
-    u8 0 | u16 count | u16 place[count], rising | i32 value[K - 1, count]
-    u8 1 | i32 value[K - 1, places]
-
-The first form has the places that are not zero; it is used while it is shorter: with two labels,
-below two thirds of all places. A person that has given 3 labels takes 8 KB; the most is 64 KB.
-
-Failure: inconsistent bytes raise StoreDamagedError, an unknown form StoreVersionError.
-
-The corrections of persons as entries of the table `meta`: live, and of the checkpoint.
-
-    person u64     live corrections           base person u64     those of the checkpoint
-
-The id is big-endian, so entries are in its order. A model without persons has none of these
-entries. A row without corrections is removed.
-
-Failure: what decoding raises.
-
-The lists of senders as entries of the table `meta`, one for each owner. Pure.
-
-    senders OWNER       u8 1 | KIND NAME | for each entry \\n SENDER WORD TIME
-
-OWNER is `ListOwner.key`. The value alone names a person in clear, so removing the entry removes the
-name. A model without lists has no such entry. Failure: StoreDamagedError for inconsistent bytes,
-StoreVersionError for an unknown form.
+All numbers are little endian. Failure: inconsistent bytes raise StoreDamagedError, an unknown form
+StoreVersionError.
 """
 
 from __future__ import annotations
@@ -51,7 +25,17 @@ _PLACES = 1 << PLACE_BITS
 
 
 def encode_personal(personal: PersonalCorrections) -> bytes:
-    """Encode the corrections of a person."""
+    """Encode the corrections of a person.
+
+    K - 1 values for each place, those of the second label first:
+
+        u8 0 | u16 count | u16 place[count], rising | i32 value[K - 1, count]
+        u8 1 | i32 value[K - 1, places]
+
+    The first form has the places that are not zero; it is used while it is shorter: with two
+    labels, below two thirds of all places. A person that has given 3 labels takes 8 KB; the most is
+    64 KB.
+    """
     places, values = filled_places(personal)
     if 2 + len(places) * (2 + 4 * len(values)) >= personal.values.size * 4:
         return bytes((_ALL,)) + personal.values.astype("<i4").tobytes()
@@ -93,7 +77,13 @@ LIVE, BASE = b"person ", b"base person "
 
 
 class PersonalTable:
-    """The corrections of all persons, in one of the two states."""
+    """The corrections of all persons, in one of the two states.
+
+        person u64     live corrections           base person u64     those of the checkpoint
+
+    The id is big-endian, so entries are in its order. A model without persons has none of these
+    entries. A row without corrections is removed.
+    """
 
     def __init__(self, meta: Table, state: bytes, labels: int) -> None:
         self._meta = meta
@@ -157,7 +147,13 @@ def decode_senders(data: Buffer) -> SenderList:
 
 
 class SenderTable:
-    """The lists of all owners."""
+    """The lists of all owners.
+
+        senders OWNER       u8 1 | KIND NAME | for each entry: new line SENDER WORD TIME
+
+    OWNER is `ListOwner.key`. The value alone names a person in clear, so removing the entry removes
+    the name. A model without lists has no such entry.
+    """
 
     def __init__(self, meta: Table) -> None:
         self._meta = meta
