@@ -521,7 +521,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "message.no_single": "No single clue decides: without any one of the strongest, the decision "
     "stays the same.",
     "message.novelty": "It is of a kind that this filter has not met: ham has {share} of the "
-    "features of its transport. It is junk from {threshold} nats on, other mail from {usual}.",
+    "features of its transport.",
+    "message.novelty_line": "It is junk from {threshold} nats on, other mail from {usual}.",
     "message.influence": "Which trainings made it so",
     "message.correct": "What it is",
     "message.trained": "It was taught as {label}.",

@@ -404,22 +404,19 @@ class Page:
         their own.
         """
         texts = []
-        gone: set[int] = set()
         # A node that is removed must not be touched again, so all are found before.
         for node in list(islice(self._hidden(), limits.HIDDEN_NODES)):
-            if node.mem_id not in gone:
-                gone.add(node.mem_id)
-                gone.update(one.mem_id for one in node.css("*"))
-                texts.append(node.text(separator=" ").strip())
-                node.decompose()
+            texts.append(node.text(separator=" ").strip())
+            node.decompose()
         return [text for text in texts if text]
 
     def _hidden(self) -> Iterator[Any]:
         """Find hidden elements, but not those within one that is found before."""
-        inner: set[int] = set()
+        gone: set[int] = set()
         for node, is_hidden in self._suspects():
-            if node.mem_id not in inner and node.tag != "html" and is_hidden(node):
-                inner.update(one.mem_id for one in node.css("*"))
+            if node.mem_id not in gone and node.tag != "html" and is_hidden(node):
+                gone.add(node.mem_id)
+                gone.update(one.mem_id for one in node.css("*"))
                 yield node
 
     def _suspects(self) -> Iterator[tuple[Any, Callable[[Any], bool]]]:

@@ -143,6 +143,7 @@ def test_a_threshold_is_put_in_force_and_taken_back(judged, browser, script):
             opened.accessible()
         page.get_by_role("button", name="Use 60.00 % from now on").click()
         page.locator("#notices").get_by_text("The threshold of junk is 60.00 % now").wait_for()
+        assert page.locator("#notices button").count() == 0
 
         def said(text):
             opened.go("/whatif")

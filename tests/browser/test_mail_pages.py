@@ -35,6 +35,27 @@ def searched(opened, words):
     raise AssertionError(page.inner_text("main"))
 
 
+def test_clues_and_facts_are_folded_and_users_see_no_nats(site, browser):
+    """Administrators see the clues at once and with their numbers; a user opens them."""
+    site.deliver("folded details")
+    with window(browser, site.url) as opened:
+        page = opened.log_in("alice", "/mail")
+        page.get_by_role("link", name="folded details").first.click()
+        page.get_by_role("heading", name="folded details").wait_for()
+        assert not page.locator("table.clues").is_visible()
+        page.locator("summary", has_text="Why").click()
+        page.locator("table.clues").wait_for()
+        assert "nats" not in page.inner_text("main").lower()
+        assert page.locator("table.clues tfoot").count() == 0
+        address = page.url
+        opened.accessible()
+    with window(browser, site.url) as opened:
+        page = opened.log_in("root", address.removeprefix(site.url))
+        page.locator("table.clues tfoot").wait_for()
+        assert "nats" in page.inner_text("table.clues").lower()
+        assert not page.locator("table.facts").is_visible()
+
+
 @pytest.mark.parametrize("script", [True, False])
 def test_a_message_is_found_explained_taught_and_taken_back(site, browser, script):
     """Search, open, teach, undo: each step is a link or a button, with script and without."""

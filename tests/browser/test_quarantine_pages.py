@@ -204,6 +204,8 @@ def test_not_junk_on_the_page_of_a_kept_message_says_where_it_is(site, browser):
     with window(browser, site.url) as opened:
         page = opened.log_in("alice", f"/message/{kept['facts']['signature']}")
         page.get_by_role("heading", name="In quarantine").wait_for()
+        page.locator("summary", has_text="Preview").click()
+        page.frame_locator("iframe.preview").locator("main, body").first.wait_for()
         page.get_by_role("button", name="Not junk", exact=True).click()
         notices = page.locator("#notices")
         notices.get_by_text("The message is still in quarantine.").wait_for()

@@ -25,7 +25,7 @@ OWN_TAGS = {"html", "head", "meta", "title", "style", "body", "main", "section"}
 TAG = re.compile(r"<([a-z!/][^\s>]*)([^>]*)>", re.IGNORECASE)
 ATTRIBUTES = re.compile(r'\s+([a-z-]+)="[^"]*"')
 FILE = "Content-Type: a/b\nContent-Disposition: attachment; filename"
-SLOW_S = 2.7
+SLOW_S = 1.5
 """the worst page that was found takes 0.9 s; without limits some take minutes"""
 
 
