@@ -163,7 +163,7 @@ def test_it_runs_until_told_to_stop(imap_reader, hide, monkeypatch):
     box.ask("add", "old", "INBOX", "spam")
     thread = Thread(target=box.account().run)
     thread.start()
-    until(lambda: box.ask("commands") > 3, what="its first pass")
+    until(lambda: box.read, what="its first pass")
     for number in range(10):
         box.ask("add", f"spam-{number}", "INBOX", "spam")
         until(lambda n=number: f"spam-{n}" in places(box)["Junk"], what="the move")
