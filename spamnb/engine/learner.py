@@ -67,6 +67,7 @@ from spamnb.model.scoring import (
     RowView,
     correction_weights,
     doubt,
+    good_blocks,
     joint_lead,
     maturity,
     probabilities,
@@ -376,7 +377,7 @@ class StepBudgets:
         if not full:
             return 0.0
         steps: list[int] = event.net_update.steps[:, event.after].tolist()
-        roots = [sqrt(max(len(part), 1)) for part in event.ids]
+        roots = [sqrt(max(len(part), 1)) for part in event.counted_ids]
         return max(0.0, *(step * root / full for step, root in zip(steps, roots, strict=False)))
 
 
@@ -470,9 +471,11 @@ class Learner:
         scored: bool,
     ) -> Receipt:
         """Make the event of a plan and apply it to the rows."""
-        message_rows = plan.message_rows = training_rows.message_rows(plan.rows, plan.sizes)
+        message_rows = training_rows.message_rows(plan.rows, plan.sizes)
         scored = scored and bool(plan.example.digest)
         before = self._probability(training_rows, plan, message_rows) if scored else None
+        plan.left_out = self._left_out(plan, message_rows, training_rows, journal)
+        plan.message_rows = training_rows.find(plan.counted_ids) if plan.left_out else message_rows
         size = self._new_bytes(plan) if scored else 0
         event = _MAKERS[plan.kind](self, plan, training_rows, journal)
         if scored:
@@ -493,11 +496,29 @@ class Learner:
         )
         return self.planner.with_reason(receipt, plan.in_force)
 
+    def _left_out(
+        self,
+        plan: PlannedEvent,
+        message_rows: MessageRows,
+        training_rows: TrainingRows,
+        journal: PendingJournal,
+    ) -> bytes:
+        """Return the blocks that an event does not count: those of the event it takes back."""
+        if plan.kind != EventKind.LEARN:
+            earlier = journal.event(plan.undoes or plan.previous)
+            return earlier.left_out if earlier else b""
+        recipe, blocks = self.recipe, plan.example.blocks
+        if blocks is None or self._roles[plan.after] != "spam":
+            return b""
+        seen = training_rows.predict(recipe, message_rows, blocks)
+        message = message_rows.cells, message_rows.sizes
+        return good_blocks(recipe, training_rows.totals, message, seen, blocks)
+
     def _new_bytes(self, plan: PlannedEvent) -> int:
         """Return the size that the new features of a message and their texts will take."""
         assert plan.message_rows is not None
         is_new = plan.message_rows.cells[: len(self.recipe.labels)].sum(axis=0) == 0
-        new = np.sort(np.concatenate(plan.example.ids)[is_new])
+        new = np.sort(np.concatenate(plan.counted_ids)[is_new])
         words = plan.example.words if self.recipe.vocabulary else None
         texts = int(words.words(new).sizes.sum()) if words else 0
         return FEATURE_BYTES * len(new) + texts
@@ -523,7 +544,7 @@ class Learner:
             message_rows, NO_LABEL, plan.after, times=times, day=day_of(request.time_us)
         )
         training_rows.put(message_rows)
-        update = self._rehearse(plan, training_rows, update)
+        update = self._rehearse(plan, training_rows, journal, update)
         contradicted = plan.in_force is not None and plan.in_force.contradicted
         if plan.person or request.source.immediate or contradicted:
             # Last, because rehearsals may change the score of this message again.
@@ -586,7 +607,7 @@ class Learner:
         training_rows.add_to_totals(back)
         if training_rows.persons is not None:
             training_rows.persons.update(plan.person, plan.example.ids, back)
-        plan.message_rows.cells = training_rows.message_rows(plan.rows, plan.sizes).cells
+        plan.message_rows.cells = training_rows.find(plan.counted_ids).cells
         training_rows.update(plan.message_rows, back.steps)
         return back
 
@@ -643,10 +664,11 @@ class Learner:
             return None
         margin = joint_lead(self._margins[self._roles[label]], maturity(training_rows.totals))
         nats = missing_nats(seen.judged, label, margin)
-        counts = message_rows.cells[: len(recipe.labels)]
+        counted_rows = training_rows.find(plan.counted_ids) if plan.left_out else message_rows
+        counts = counted_rows.cells[: len(recipe.labels)]
         holders = counts.sum(axis=0)
         message = FeatureHolders(
-            plan.example.ids,
+            plan.counted_ids,
             holders if rare else np.full(len(holders), inf),
             correction_weights(training_rows.totals.messages, counts),
             digest_id(self._key, plan.example.digest),
@@ -663,8 +685,15 @@ class Learner:
             z = list(score_examples(self.recipe, self.costs, view, [example])[0].z)
         return not matches_label(z, request.label, source.costs or self.costs, self._roles)
 
-    def _rehearse(self, plan: PlannedEvent, training_rows: TrainingRows, update: Update) -> Update:
-        for label, ids in plan.rehearsed:
+    def _rehearse(
+        self,
+        plan: PlannedEvent,
+        training_rows: TrainingRows,
+        journal: PendingJournal,
+        update: Update,
+    ) -> Update:
+        for label, planned in plan.rehearsed:
+            ids = journal.made.get(planned.seq, planned).counted_ids
             message_rows = training_rows.find(ids)
             seen = training_rows.predict(self.recipe, message_rows)
             rehearsal = step(self.recipe, seen, message_rows.sizes, label, doubt(seen, label))
@@ -736,6 +765,7 @@ class Learner:
             owner=plan.owner,
             credit=plan.credit,
             blocks=example.blocks,
+            left_out=plan.left_out,
         )
 
     def _no_update(self) -> Update:
@@ -858,7 +888,7 @@ class LearningBatch:
     def _other_ids(self, plan: PlannedEvent) -> list[Ids]:
         """Return the ids that the plan will change beside those of its message."""
         view = self._view
-        chunks = [part for _, ids in plan.rehearsed for part in ids]
+        chunks = [part for _, earlier in plan.rehearsed for part in earlier.counted_ids]
         if isinstance(plan.request, BulkLoad) and not plan.person:
             chunks.append(plan.request.bulk.ids)
         previous = view.event(plan.previous) if plan.previous else None

@@ -41,7 +41,16 @@ from spamnb.engine.values import (
 )
 from spamnb.errors import RefError, RefusedError, SpamnbError
 from spamnb.mail.envelope import same_name
-from spamnb.model.events import NO_LABEL, UNVERIFIED, Event, EventKind, Ids, Recipe, label_key
+from spamnb.model.events import (
+    NO_LABEL,
+    UNVERIFIED,
+    Event,
+    EventKind,
+    Ids,
+    Recipe,
+    counted,
+    label_key,
+)
 from spamnb.model.labels import LabelInForce, label_in_force
 from spamnb.model.scoring import DOUBT, Prediction, softmax
 from spamnb.model.training_rows import MessageRows
@@ -81,8 +90,8 @@ class PlannedEvent:
     after: int
     previous: int
     request: TrainingRequest
-    rehearsed: tuple[tuple[int, tuple[Ids, ...]], ...] = ()
-    """(label, ids) of earlier messages to rehearse"""
+    rehearsed: tuple[tuple[int, PlannedEvent | Event], ...] = ()
+    """(label, event) of earlier messages to rehearse"""
     undoes: int = 0
     person: int = 0
     """the person that the label belongs to; 0 for the shared model"""
@@ -99,6 +108,14 @@ class PlannedEvent:
     rows: NDArray[np.integer[Any]] = field(default_factory=lambda: np.zeros(0, np.int64))
     sizes: tuple[int, ...] = ()
     message_rows: MessageRows | None = None
+    """of the features that the event counts"""
+    left_out: bytes = b""
+    """the blocks whose features are not counted"""
+
+    @property
+    def counted_ids(self) -> tuple[Ids, ...]:
+        """The features that the event counts and corrects."""
+        return counted(self.example.ids, self.example.blocks, self.left_out)
 
     @property
     def label_key(self) -> bytes:
@@ -292,7 +309,7 @@ class Planner:
 
     def _rehearsals(
         self, plan: PlannedEvent, journal: PendingJournal
-    ) -> tuple[tuple[int, tuple[Ids, ...]], ...]:
+    ) -> tuple[tuple[int, PlannedEvent | Event], ...]:
         """Choose earlier messages of the other labels, after a series of events of one label."""
         if self.recipe.kind != "corrected" or journal.labels.count(plan.after) < STREAK:
             return ()
@@ -301,9 +318,9 @@ class Planner:
             place = pseudo_random(plan.seq * REHEARSALS + turn) % plan.seq + 1
             for label in range(len(self.recipe.labels)):
                 seq = journal.find_live(label, place) if label != plan.after else 0
-                if seq and seq != plan.previous:
-                    earlier = journal.outline(seq)
-                    found.append((label, example_of(earlier).ids if earlier else ()))
+                earlier = journal.outline(seq) if seq and seq != plan.previous else None
+                if earlier:
+                    found.append((label, earlier))
         return tuple(found)
 
     def forget(self, request: Forget, journal: PendingJournal) -> PlannedEvent | Receipt:

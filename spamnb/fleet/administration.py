@@ -313,7 +313,13 @@ def _again(event: Event) -> Event | None:
     nothing = no_update(len(event.ids), event.delta.steps.shape[1])
     kind = EventKind.FORGET if event.after == NO_LABEL else EventKind.LEARN
     return event._replace(
-        kind=kind, before=NO_LABEL, previous=0, undoes=0, delta=nothing, net_update=nothing
+        kind=kind,
+        before=NO_LABEL,
+        previous=0,
+        undoes=0,
+        delta=nothing,
+        net_update=nothing,
+        left_out=b"",
     )
 
 

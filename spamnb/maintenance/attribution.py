@@ -252,9 +252,10 @@ def _narrowed(event: Event, ids: Ids) -> Event:
         for rehearsal in event.delta.rehearsals
     )
     return event._replace(
-        ids=_common(event.ids, ids),
+        ids=_common(event.counted_ids, ids),
         times=None,
         blocks=None,
+        left_out=b"",
         delta=event.delta._replace(rehearsals=rehearsals),
         bulk=_narrowed_bulk(event.bulk, ids) if event.bulk else None,
     )

@@ -18,6 +18,7 @@ nearly sorted ones in one pass: together 0.6 ms, and 6.5 us for the 700 ids of a
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -186,11 +187,27 @@ class Event(NamedTuple):
     """how far the earlier labels of the owner were confirmed, when the event was made"""
     blocks: Blocks | None = None
     """None for a text of a single block"""
+    left_out: bytes = b""
+    """the blocks whose features are not counted: good text around a spam"""
+
+    @property
+    def counted_ids(self) -> tuple[Ids, ...]:
+        """The features that the label counts and corrects."""
+        return counted(self.ids, self.blocks, self.left_out)
 
     @property
     def label_key(self) -> bytes:
         """The key of the label that the event set; empty for an event without a message."""
         return label_key(self.digest, self.person, self.owner)
+
+
+def counted(ids: tuple[Ids, ...], blocks: Blocks | None, left_out: bytes) -> tuple[Ids, ...]:
+    """The features of a message that are in none of the blocks that are left out."""
+    if not left_out or blocks is None:
+        return ids
+    ends = list(itertools.accumulate(map(len, ids)))
+    is_counted = ~np.isin(blocks, np.frombuffer(left_out, np.uint8))
+    return tuple(map(np.compress, np.split(is_counted, ends[:-1]), ids))
 
 
 def label_key(digest: bytes, person: int, owner: int = 0) -> bytes:

@@ -188,7 +188,7 @@ class TrainingRows:
 
     def take_out(self, event: Event) -> None:
         """Subtract what a live label contributes to the shared model."""
-        net, message = event.net_update, self.find(event.ids)
+        net, message = event.net_update, self.find(event.counted_ids)
         self.update(message, -net.steps)
         self.count(message, event.after, NO_LABEL, times=event.times)
         self.put(message)
@@ -253,7 +253,7 @@ class TrainingRows:
         """Add an event, or subtract it (sign -1)."""
         if event.bulk is not None and not event.person:
             self._apply_bulk(event.bulk, sign)
-        message = self.find(event.ids)
+        message = self.find(event.counted_ids)
         # The step comes before the counts, so that empty rows are seen to be empty after both.
         self.update(message, sign * event.delta.steps)
         before, after = (event.before, event.after) if sign > 0 else (event.after, event.before)

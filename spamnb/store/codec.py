@@ -84,6 +84,10 @@ PERSON_VERSION = 3
 """of events with a person, which older programs must not apply"""
 OWNER_VERSION = 4
 """of events with an owner, which older programs would take for an administrator's"""
+PART = 3
+"""is added to the version of an event that counts a part of its message, which older programs would
+count as a whole"""
+NEWEST_VERSION = OWNER_VERSION + PART
 
 Rows = NDArray[np.void]
 """structured, of `row_type`"""
@@ -247,13 +251,16 @@ def encode_event(event: Event) -> bytes:
         parts.append(_OWNED.pack(event.owner, event.credit))
     if event.blocks is not None:
         parts.append(event.blocks.tobytes())
+    if event.left_out:
+        parts.append(chunk(event.left_out))
     return b"".join(parts)
 
 
 def _version(event: Event) -> int:
+    more = PART if event.left_out else 0
     if _has_person(event):
-        return PERSON_VERSION
-    return OWNER_VERSION if event.owner else VERSION
+        return PERSON_VERSION + more
+    return (OWNER_VERSION if event.owner else VERSION) + more
 
 
 def _has_person(event: Event) -> bool:
@@ -271,6 +278,8 @@ def decode_event(seq: int, data: Buffer) -> Event:
     """Decode an event."""
     reader = ByteCursor(data)
     version = data[0] if len(data) else VERSION
+    is_part = version > OWNER_VERSION
+    version -= PART * is_part
     kind, flags, before, after, time_us = read_head(reader)
     previous = reader.varint()
     digest, message_id = reader.chunk(), reader.text()
@@ -294,7 +303,9 @@ def decode_event(seq: int, data: Buffer) -> Event:
         event = event._replace(owner=owner, credit=credit)
     elif version == PERSON_VERSION:
         event = _with_person(reader, event)
-    return event._replace(blocks=decode_blocks(reader, ids)) if flags & _BLOCKS else event
+    if flags & _BLOCKS:
+        event = event._replace(blocks=decode_blocks(reader, ids))
+    return event._replace(left_out=reader.chunk()) if is_part else event
 
 
 def _with_person(reader: ByteCursor, event: Event) -> Event:
@@ -311,9 +322,9 @@ def _with_person(reader: ByteCursor, event: Event) -> Event:
 def read_head(reader: ByteCursor) -> tuple[EventKind, int, int, int, int]:
     """Kind, flags, before, after and time; the rest of the event is not read."""
     version, kind, flags, before, after, time_us = _HEAD.unpack(reader.take(_HEAD.size))
-    if not VERSION <= version <= OWNER_VERSION:
+    if not VERSION <= version <= NEWEST_VERSION:
         raise StoreVersionError(
-            f"an event of version {version}, this program reads up to {OWNER_VERSION}",
+            f"an event of version {version}, this program reads up to {NEWEST_VERSION}",
             hint="use the newer program that wrote it",
         )
     try:

@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamnb.engine.filter import Filter
-from spamnb.engine.values import Source
+from spamnb.engine.values import Learn, Source
 from spamnb.model import scoring
 from spamnb.model.events import Recipe
 from spamnb.model.features import BLOCK_BYTES, MOST_BLOCKS
 from spamnb.model.passages import LENGTHS, passages
+from spamnb.store import maintenance as audit
 from spamnb.store.memory import MemoryStore
 
 KEY = bytes(range(32))
@@ -121,6 +122,52 @@ def test_a_correction_works_at_once(person):
     assert (found.label, found.decision) == ("ham", "deliver")
     model.undo(receipt.event)
     assert model.score(raw).label == "spam"
+
+
+def test_good_text_around_a_spam_is_not_counted_as_spam():
+    """A hundred spam with filler are taught: ham with these words stays what it was."""
+    model, words = trained(), text(GOOD, 400)
+    before = model.score(mail(7000, words)).log_odds
+    plain = trained()
+    for number in range(100):
+        spam = text(BAD, 30, number)
+        model.learn(mail(7001 + number, spam + words), "spam")
+        plain.learn(mail(7001 + number, spam), "spam")
+    after = model.score(mail(7000, words)).log_odds
+    assert after < max(before, plain.score(mail(7000, words)).log_odds) + 2
+    assert model.score(mail(7200, text(BAD, 30))).label == "spam"
+
+
+def numbers(model):
+    """Counts and corrections, and whether the journal agrees with them."""
+    with model.store.read() as view:
+        _, rows = audit.collect(view.features(), len(model.labels))
+        totals = view.totals()
+        sums = totals.messages, totals.tokens, totals.bias, totals.temperatures, rows.n, rows.w
+        return [one.tolist() for one in sums], audit.check(view)
+
+
+@pytest.mark.parametrize("way", ["forget", "undo", "move"])
+def test_what_is_left_out_is_left_out_when_it_is_taken_back(way):
+    """Every number is as before, also after two labels in one transaction."""
+    model = trained()
+    first, second = (mail(number, text(BAD, 30) + text(GOOD, 400)) for number in (7300, 7301))
+    before = numbers(model)
+    if way == "move":
+        labels = enumerate((1, 0))
+        model.teach([Learn(model.example(first), label, PERSON, n) for n, label in labels])
+    receipt = model.learn(second, "spam")
+    with model.store.read() as view:
+        event = view.event(receipt.event)
+    assert sum(map(len, event.counted_ids)) < sum(map(len, event.ids))
+    assert numbers(model)[1] == []
+    if way == "undo":
+        model.undo(receipt.event)
+    else:
+        model.forget(second)
+    if way == "move":
+        model.forget(first)
+    assert numbers(model) == before
 
 
 def test_models_of_other_kinds_have_no_passages():

@@ -254,7 +254,7 @@ def spends(seq, dice):
         weight=dice.choice((1.0, 0.5)),
         before=dice.choice((-1, 0)),
         after=after,
-        ids=(range(100), range(50)),
+        counted_ids=(range(100), range(50)),
         net_update=SimpleNamespace(steps=np.full((2, 2), dice.randrange(1 << 20))),
     )
 
