@@ -31,6 +31,7 @@ from spamnb.maintenance.home_files import stored_facts, thresholds_of
 from spamnb.maintenance.rewind import UndoPlan, undoable
 from spamnb.model.costs import junk_from, log_odds_of
 from spamnb.model.events import NO_LABEL
+from spamnb.model.passages import Passage
 from spamnb.model.verdict import SIGNATURE, Verdict, signature_bytes, signature_text
 from spamnb.operations.figures import (
     BEFORE_US,
@@ -645,9 +646,9 @@ def review_view(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     return shown(message or missing(f"message of the review {name}"))
 
 
-def shown(message: bytes) -> ApiReply:
+def shown(message: bytes, passage: Passage | None = None) -> ApiReply:
     """Return the preview of a message."""
-    page = preview(message).encode("utf-8", "replace")
+    page = preview(message, passage).encode("utf-8", "replace")
     return ApiReply(data=page, media_type="text/html; charset=utf-8", headers=HEADERS)
 
 
@@ -690,7 +691,11 @@ def show_kept(site: ConsoleSite, request: ApiRequest) -> ApiReply:
 def view_kept(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     """A message as a safe HTML document: header, text, hidden text, names of attachments."""
     entry = _entry(site, request.caller, request.values["id"])
-    return shown(site.quarantine.raw(entry.id))
+    message = site.quarantine.raw(entry.id)
+    passage = None
+    with suppress(SpamnbError), site.reading() as model:
+        passage = model.explain(message).passage
+    return shown(message, passage)
 
 
 def raw(site: ConsoleSite, request: ApiRequest) -> ApiReply:

@@ -10,7 +10,8 @@ The preview of a message, as one HTML document. Pure.
 
 Header fields are a table; text is shown as it is; HTML is cleaned (`clean_html`); hidden text
 that the reader found is shown separately and marked; attachments are listed and never opened. The
-limits of the reader (`mail/limits.py`) bound the work for any message. No function raises.
+limits of the reader (`mail/limits.py`) bound the work for any message. No function raises. The
+passage that raises the score of a message is quoted above its text.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from spamnb.mail.html import UNSEEN, HtmlBudget, visible_html
 from spamnb.mail.limits import PARTLY, visible
 from spamnb.mail.message import Message, read_with_sources
 from spamnb.mail.mime import ASIDE, INSTEAD, DecodedPart
+from spamnb.model.features import text_of_blocks
+from spamnb.model.passages import Passage
+from spamnb.model.tokens import fields
 
 TAGS: Final = frozenset((
     *("a", "abbr", "b", "bdi", "big", "blockquote", "br", "caption", "center", "cite", "code"),
@@ -138,16 +142,20 @@ caption+tbody th{overflow-wrap:normal}
 pre{white-space:pre-wrap;font:inherit;font-family:ui-monospace,monospace}
 section{border-top:1px solid GrayText;margin-top:1rem}
 .hidden{border:2px dashed #b00;padding:0 .5rem}
+.passage{border:2px solid #b00;padding:0 .5rem}
 .warning{color:#b00;font-weight:600}
 .target{font-family:ui-monospace,monospace;font-size:.85em;background:#fd6;color:#000}
 """
 
 
-def preview(raw: bytes) -> str:
-    """Return the document for a message."""
-    message, parts, fields = read_with_sources(raw[:MOST_BYTES])
+def preview(raw: bytes, passage: Passage | None = None) -> str:
+    """Return the document for a message; it shows the passage that makes it spam, if one does."""
+    message, parts, header = read_with_sources(raw[:MOST_BYTES])
     budget = HtmlBudget()
-    body = [_fields(fields), *_warnings(message, raw)]
+    body = [_fields(header), *_warnings(message, raw)]
+    if passage is not None:
+        text = text_of_blocks(fields(message), passage.first, passage.blocks)
+        body.append(_section("The passage that is most like spam", _pre(text), kind="passage"))
     for part in parts:
         if part.text and part.rank < ASIDE:
             body += _shown(part, budget)

@@ -179,12 +179,12 @@ class _Rows(NamedTuple):
         """Return the strongest clues of one message; `count` None returns all."""
         found = self.strongest(index, for_against)
         clues = [self.clue(word, found, row, nats) for row, nats in found.features[:count]]
-        return Clues(tuple(clues), found.bias, len(found.features))
+        return Clues(tuple(clues), found.bias, len(found.features), found.passage)
 
     def clue(self, word: WordOf, found: _Shares, row: int, nats: float) -> Clue:
         """Return the clue of a row, or that of the strongest passage."""
         if row == PASSAGE_ROW:
-            return passage_clue([word(one) for one in found.passage], nats)
+            return passage_clue([word(one) for one in found.words], nats)
         return clue_of(word(row), nats, self.records.n[row], self.records.w[row])
 
     def strongest(self, index: int, for_against: tuple[int, int]) -> _Shares:
@@ -206,7 +206,10 @@ class _Rows(NamedTuple):
         named = [PASSAGE_ROW if entry < 0 else int(rows[entry]) for entry in entries.tolist()]
         words = rows[_words_of(found.passage, blocks, found.entries)] if found.raise_ else ()
         return _Shares(
-            list(zip(named, nats.tolist(), strict=True)), found.bias * factor, list(words)
+            list(zip(named, nats.tolist(), strict=True)),
+            found.bias * factor,
+            found.passage if found.raise_ else None,
+            list(words),
         )
 
 
@@ -216,8 +219,10 @@ class _Shares(NamedTuple):
     features: list[tuple[int, float]]
     """row and nats; PASSAGE_ROW for what the strongest passage adds"""
     bias: float
-    passage: list[int]
-    """rows of the strongest words of that passage"""
+    passage: Passage | None
+    """None if it adds nothing"""
+    words: list[int]
+    """rows of its strongest words"""
 
 
 PASSAGE_ROW = -1
@@ -612,7 +617,9 @@ class _Parts:
     def __call__(self, count: int | None) -> Clues:
         found = self.strongest()
         clues = tuple(self.clue(entry, nats) for entry, nats in found[:count])
-        return Clues(clues, self._shares().bias * self._factor(), len(found))
+        shares = self._shares()
+        passage = shares.passage if shares.raise_ else None
+        return Clues(clues, shares.bias * self._factor(), len(found), passage)
 
     def strongest(self) -> list[tuple[int, float]]:
         """Return the entries of the message and their nats; -1 is its strongest passage."""

@@ -625,6 +625,21 @@ def _blocks(words: _Words, messages: Sequence[list[Field]], by_cut: NDArray[np.i
     return blocks
 
 
+def text_of_blocks(fields: Sequence[Field], first: int, count: int) -> bytes:
+    """The visible text of some blocks of a message, which are numbered from 1."""
+    texts = [text for location, _, text in fields if location is TokenLocation.BODY]
+    sizes = [-(-len(text) // BLOCK_BYTES) for text in texts]
+    step = -(-sum(sizes) // MOST_BLOCKS)
+    begin, end = (first - 1) * step, (first - 1 + count) * step
+    found, at = [], 0
+    for text, size in zip(texts, sizes, strict=True):
+        places = [(edge - at) * len(text) // size if size else 0 for edge in (begin, end)]
+        start, stop = (min(max(place, 0), len(text)) for place in places)
+        found.append(text[start:stop].strip())
+        at += size
+    return b"\n\n".join(filter(None, found))
+
+
 def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
     """The features of these messages. Memory: about 20 bytes for each byte of their text."""
     fields = list(itertools.chain.from_iterable(messages))

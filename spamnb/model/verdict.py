@@ -33,6 +33,7 @@ from spamnb.model.costs import (
     thresholds,
 )
 from spamnb.model.events import Ids
+from spamnb.model.passages import Passage
 from spamnb.model.scoring import softmax, spam_log_odds
 
 
@@ -443,6 +444,8 @@ class Clues(NamedTuple):
     bias: float
     known: int
     """the number of all clues, including those that are not listed"""
+    passage: Passage | None = None
+    """the strongest passage, if it adds to the score"""
 
 
 Explain = Callable[[int | None], Clues]
@@ -515,6 +518,11 @@ class Verdict:
     def clue_count(self) -> int:
         """How many clues there are."""
         return self._explain(0).known if self._explain else 0
+
+    @property
+    def passage(self) -> Passage | None:
+        """The strongest passage of the text, if it adds to the score."""
+        return self._explain(0).passage if self._explain else None
 
     def clues(self, count: int | None = None) -> list[Clue]:
         """The strongest clues, all of them for None."""

@@ -1,5 +1,6 @@
 """The quarantine by the HTTP API of a real daemon: previews, partial releases, users' own parts."""
 
+import re
 import shutil
 import tempfile
 from itertools import count
@@ -102,6 +103,24 @@ def test_a_user_has_only_the_own_part(rig):
     assert bob.get(where).status == 404
     assert rig.api("alice").ask("DELETE", where).status == 200
     assert rig.api().get(where).body["waiting"] == ["eve@example.org"]
+
+
+def test_a_preview_shows_the_passage_that_is_like_spam(rig):
+    """Spam below good text: the preview names the spam; a short message has no passage."""
+    api = rig.api()
+    bad = "cheap casino pills winner bonus lottery transfer profit crypto urgent " * 5
+    good = " ".join(f"garden{number} minutes{number}" for number in range(300))
+    for text, label in [(bad, "spam"), (bad, "spam"), (good, "ham")] * 10:
+        raw = f"Subject: x\nMessage-ID: <{next(rig.numbers)}@{label}.example>\n\n{text}"
+        assert api.post("/teach", raw.encode(), label=label).status == 200
+    send(rig.daemon.port(), subject="both", to=["alice@example.org"], text=f"{good}\n{bad}\n{good}")
+    (kept,) = api.get("/quarantine", limit=1).body["messages"]
+    shown = api.get(f"/quarantine/{kept['id']}/view").body.decode()
+    (quoted,) = re.findall(r'<section class="passage">.*?</section>', shown, re.DOTALL)
+    assert "casino" in quoted
+    assert len(quoted) < len(shown) / 4
+    other = rig.keep("alice@example.org")
+    assert b'class="passage"' not in api.get(f"/quarantine/{other['id']}/view").body
 
 
 @pytest.mark.parametrize("rest", ["", "/view", "/raw", "/release", "delete"])

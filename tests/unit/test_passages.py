@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from spamnb.engine.filter import Filter
 from spamnb.engine.values import Learn, Source
+from spamnb.mail.message import read
 from spamnb.model import scoring
 from spamnb.model.events import Recipe
-from spamnb.model.features import BLOCK_BYTES, MOST_BLOCKS
+from spamnb.model.features import BLOCK_BYTES, MOST_BLOCKS, text_of_blocks
 from spamnb.model.passages import LENGTHS, passages
+from spamnb.model.tokens import fields
 from spamnb.store import maintenance as audit
 from spamnb.store.memory import MemoryStore
 
@@ -188,6 +190,23 @@ def test_blocks_follow_the_text_and_have_small_numbers(model):
         assert most > 0.6 * min(MOST_BLOCKS, length // BLOCK_BYTES)
         locations = {features.word(row)[0].name for row in features.rows[features.blocks > 0]}
         assert locations <= {"BODY", "URL"}
+
+
+@pytest.mark.parametrize("size", [100, 900, 8_000])
+def test_the_text_of_blocks_has_their_words(model, size):
+    """Each word of the text is in the text of its block, and all blocks are the whole text."""
+    words = [f"word{number}x" for number in range(size)]
+    raw = mail(5007, words)
+    features = model.reader.feature_batch([raw]).features
+    found = fields(read(raw))
+    most = int(features.blocks.max())
+    # A word at the edge of a block ends in the next one.
+    texts = {at: text_of_blocks(found, at, 2) for at in range(1, most + 1)}
+    for row, block in zip(features.rows.tolist(), features.blocks.tolist(), strict=True):
+        word = features.word(row)[1]
+        if block and word.startswith(b"word"):
+            assert word in texts[block]
+    assert text_of_blocks(found, 1, most).split() == " ".join(words).encode().split()
 
 
 @given(
