@@ -155,6 +155,20 @@ def menu_of(role: Role, *, is_fleet: bool) -> list[MenuEntry]:
     return entries
 
 
+def entry_page(page: Page, menu: Sequence[MenuEntry]) -> str:
+    """Return the page of the menu that a page belongs to: itself, or the list that leads to it."""
+    names = [
+        one.name
+        for entry in menu
+        for one in entry.pages
+        if f"{page.path}/".startswith(f"{one.path}/")
+    ]
+    # Messages are not below the path of a list.
+    lists = ("mail", "search") if page.path.startswith("/message/") else ()
+    names += [one.name for entry in menu for one in entry.pages if one.name in lists]
+    return names[0] if names else ""
+
+
 def first_page_of(role: Role) -> str:
     """Return the path of the page that a visitor sees first."""
     return menu_of(role, is_fleet=False)[0].pages[0].path
@@ -589,11 +603,14 @@ class PagesApp:
         view: PageView,
         notices: Sequence[Notice],
     ) -> str:
+        menu = menu_of(visitor.role, is_fleet=self._site.config.fleet is not None)
         facts = {
             "visitor": visitor,
             "title": text(f"{page.name}.title"),
             "here": page.name,
-            "menu": menu_of(visitor.role, is_fleet=self._site.config.fleet is not None),
+            "entry_page": entry_page(page, menu),
+            "menu": menu,
+            "waiting": 0 if visitor.role == "user" else self._site.config.review_queue.count(),
             "path": asked.path,
             "token": visitor.form_token(asked.path),
             "log_out_token": visitor.form_token("/logout"),

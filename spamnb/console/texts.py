@@ -95,6 +95,7 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "menu.overview": "Overview",
     "menu.messages": "Messages",
     "menu.review": "Review",
+    "menu.waiting": "waiting",
     "menu.training": "Training",
     "menu.filter": "Filter",
     "menu.system": "System",

@@ -184,6 +184,7 @@ def test_corrections_are_accepted_and_refused(site, browser):
         assert site.api(site.bob).ask("POST", "/teach", raw, label="spam").status == 202
     with window(browser, site.url) as opened:
         page = opened.log_in("root", "/review")
+        assert page.locator("#menu .count").text_content() == "4 waiting"
         page.keyboard.press("j")
         page.keyboard.press("o")
         page.frame_locator("iframe.preview").get_by_text("buy").wait_for()
@@ -193,6 +194,7 @@ def test_corrections_are_accepted_and_refused(site, browser):
         page.get_by_text("refused").wait_for()
         page.get_by_role("button", name="Accept all 2").click()
         page.get_by_text("Nothing waits").wait_for()
+        assert page.locator("#menu .count").count() == 0
         assert opened.texts("#notices .notice p") == ["2 corrections are accepted."]
         assert opened.fits()
     assert site.api().get("/review").body["entries"] == []
