@@ -1,25 +1,7 @@
-"""Join, leave, recover and renew hosts of a fleet.
+"""Begin a fleet, leave it, compare a host with the log, and make a lost log or a lost host anew.
 
-Begin a fleet, leave it, and compare a host with the log.
-
-Make a lost log anew from a host (`reseed`), and bring back a host that the log has left behind.
-
-`reseed` begins the log where the kept entries of the host begin, and appends them: the other hosts
-find the entries that they lack, if they lack no more than these.
-
-`rejoin` is for a host with entries that the log has lost and no host gave back. The host puts its
-own lost corrections into its outbox, takes the copy of another host, and learns the corrections
-again.
-
-Change the whole model of a fleet on one host: a rewind, a relearning, an erasure.
-
-Such a change is no event that the other hosts could fold. It begins a new history: the log is
-closed, this host changes its model, makes the log anew from it, and puts a copy on the server.
-The other hosts score by their old model until they have joined; corrections wait there.
-
-If the change fails, the log is opened again: with the old history if the model is as it was, else
-with a new one. A host that is killed in between leaves a closed log: `spamnb fleet reseed --force`
-opens it again with the model that the host has.
+A change of the whole model on one host (a rewind, a relearning, an erasure) is no event that the
+other hosts could fold: it begins a new history (`renewing`).
 """
 
 from __future__ import annotations
@@ -161,6 +143,9 @@ class Reseeded(NamedTuple):
 def reseed(store: Store, member: Member, *, force: bool = False) -> Reseeded:
     """Make the log anew at the position of this host; `force` replaces a log that does not fit.
 
+    The log begins where the kept entries of the host begin, and they are appended: the other hosts
+    find the entries that they lack, if they lack no more than these.
+
     With `force` a model without a position, whose change was interrupted, begins a new history.
     RefusedError if another host has more events, or if the log is not lost.
     """
@@ -262,6 +247,9 @@ class Rejoined(NamedTuple):
 def rejoin(home: Path, store: Store, member: Member) -> Rejoined:
     """Take the copy of another host, and learn again what the log has lost of this host.
 
+    This is for a host with entries that the log has lost and no host gave back. The host puts its
+    own lost corrections into its outbox, takes the copy, and learns the corrections again.
+
     The store is closed by it.
     """
     with store.read() as view:
@@ -342,6 +330,13 @@ def renewing(home: Path, member: Member) -> Iterator[bool]:
 
     Yields whether the log had entries that this host lacked. A model that follows no log is changed
     as it is.
+
+    This host changes its model, makes the log anew from it, and puts a copy on the server. The
+    other hosts score by their old model until they have joined; corrections wait there.
+
+    If the change fails, the log is opened again: with the old history if the model is as it was,
+    else with a new one. A host that is killed in between leaves a closed log: `spamnb fleet reseed
+    --force` opens it again with the model that the host has.
     """
     epoch = secrets.token_hex(8)
     before, folded = _close(home, member, epoch)

@@ -1,19 +1,4 @@
-"""The log of a fleet in PostgreSQL.
-
-Tables and statements of `PostgresLog`.
-
-Each statement is atomic. A run of the server is identified by its start time, which changes with
-each restart; the log counts as settled if it was settled in the current run. All times are from the
-clock of the server.
-
-Connections to the PostgreSQL server of a fleet's log, with a limit on each answer.
-
-A new connection is checked: a server that would lose acknowledged entries is refused. The tables
-are created if they are missing.
-
-The only module that imports psycopg. Failure: LogAwayError for every fault of server and network.
-
-`PostgresLog`: the log of a fleet on a PostgreSQL server.
+"""`PostgresLog`: the log of a fleet on a PostgreSQL server.
 
     spamnb_log        epoch, seq, chain; run: the run of the server in which the log was settled
     spamnb_entry      entries by the seq of their last event
@@ -25,9 +10,12 @@ The only module that imports psycopg. Failure: LogAwayError for every fault of s
     spamnb_snapshot, spamnb_part    a copy of a host's model
     spamnb_question, spamnb_answer  between hosts; empty after a crash of the server
 
-The first column of each table is the name of the fleet, so fleets can share a database.
+The first column of each table is the name of the fleet, so fleets can share a database. Each
+statement is atomic. A run of the server is identified by its start time, which changes with each
+restart; the log counts as settled if it was settled in the current run. All times are from the
+clock of the server.
 
-Failure: LogAwayError for every fault of server and network.
+The only module that imports psycopg. Failure: LogAwayError for every fault of server and network.
 """
 
 from __future__ import annotations
@@ -335,7 +323,11 @@ def _until(gen: Generator[Any, Any, Any], end: float) -> Generator[Any, Any, Any
 
 
 class Connections:
-    """Connections that are opened when they are needed; threads may share the object."""
+    """Connections that are opened when they are needed; threads may share the object.
+
+    A new connection is checked: a server that would lose acknowledged entries is refused. The
+    tables are created if they are missing.
+    """
 
     def __init__(self, params: FleetParams, password: str) -> None:
         self._params = params

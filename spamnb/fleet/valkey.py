@@ -1,15 +1,4 @@
-"""The log of a fleet in Valkey or Redis.
-
-Read a log page by page. Pages begin small and grow, since large entries take much memory.
-
-Scripts that a Valkey or Redis server runs for `ValkeyLog`; the server runs each one atomically.
-
-KEYS: the state, the stream of entries, the writer, the beats, the reports after a restart.
-
-The server has a new run id after each restart: the log counts as settled if the state has the
-current run id.
-
-`ValkeyLog`: the log of a fleet on a Valkey or Redis server.
+"""`ValkeyLog`: the log of a fleet on a Valkey or Redis server.
 
     {NAME}:state   hash      epoch, seq, chain, level; recorded:HOST, how many events a host has
                              appended; run, the run id of the server when it was settled; snapshot,
@@ -26,7 +15,8 @@ current run id.
 
 Each change is one script, which the server runs atomically. Before the first command, and after
 each fault, the settings of the server are read: a server that would lose acknowledged entries is
-refused.
+refused. The server has a new run id after each restart: the log counts as settled if the state has
+the current run id.
 
 The only module that imports valkey. Failure: LogAwayError for every fault of server and network.
 """

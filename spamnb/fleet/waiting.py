@@ -1,29 +1,7 @@
-"""Corrections that wait for the log.
+"""Corrections that wait for the log of a fleet, and questions of a host to the others.
 
-`FleetCommitter`: corrections of a host wait in its outbox while the log of the fleet is away.
-
-A correction is learnt at once if the log takes it; otherwise it is stored in the outbox, durably,
-and its receipt says `waiting`. While any correction waits, later ones wait behind it, so the log
-gets them in the order in which they were given. `learn_waiting` learns them when the log is back.
-
-Each correction is learnt once, wherever the process ends. An entry of the log has the mark of its
-last correction, and every host knows the mark of its own last entry (`Recorded`). If `Recorded` has
-the mark of a correction that is still in the outbox, the log has the correction. If it is unknown
-whether the log has a transaction, its corrections get its mark, and are in the log together or not
-at all.
-
-Failure: LogAwayError if the outbox is full too, and for bulk changes, which do not wait.
-
-Ask the other hosts of a fleet for verdicts that they have given, and answer them.
-
-    question    u8 1 | u8 key: 1 signature, 2 digest, 3 Message-ID | text
-    answer      u8 1 | varint count | count * chunk history entry, newest first
-
-Questions and answers go through the server of the log, sealed: an answer says to whom a message
-was delivered, so that the asking host checks rights as for a verdict of its own. The first bytes
-of a signature say which host has it (`host_mark`); by digest or Message-ID all hosts are asked.
-
-Failure: LogAwayError and FleetError of `answer_next`; a host that cannot be asked is `silent`.
+Failure: LogAwayError if the log is away and the outbox is full too, and for bulk changes, which do
+not wait; FleetError of `answer_next`. A host that cannot be asked is `silent`.
 """
 
 from __future__ import annotations
@@ -77,7 +55,19 @@ _NO_WORDS = Words(np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.
 
 
 class FleetCommitter(Committer):
-    """`Committer` of a host in a fleet."""
+    """`Committer` of a host in a fleet: corrections wait in its outbox while the log is away.
+
+    A correction is learnt at once if the log takes it; otherwise it is stored in the outbox,
+    durably, and its receipt says `waiting`. While any correction waits, later ones wait behind it,
+    so the log gets them in the order in which they were given. `learn_waiting` learns them when the
+    log is back.
+
+    Each correction is learnt once, wherever the process ends. An entry of the log has the mark of
+    its last correction, and every host knows the mark of its own last entry (`Recorded`). If
+    `Recorded` has the mark of a correction that is still in the outbox, the log has the correction.
+    If it is unknown whether the log has a transaction, its corrections get its mark, and are in the
+    log together or not at all.
+    """
 
     def __init__(
         self, store: FleetStore, learner: Learner, outbox: Outbox, log: Log = silent
@@ -372,7 +362,13 @@ _KEYS = {1: "signature", 2: "digest", 3: "message_id"}
 class OtherHosts:
     """The verdicts of this host and of all others; one object serves one correction.
 
-    A host that has failed to answer is not asked again.
+        question    u8 1 | u8 key: 1 signature, 2 digest, 3 Message-ID | text
+        answer      u8 1 | varint count | count * chunk history entry, newest first
+
+    Questions and answers go through the server of the log, sealed: an answer says to whom a message
+    was delivered, so that the asking host checks rights as for a verdict of its own. The first
+    bytes of a signature say which host has it (`host_mark`); by digest or Message-ID all hosts are
+    asked. A host that has failed to answer is not asked again.
     """
 
     def __init__(self, member: Member, own: Verdicts | None, *, named_only: bool = False) -> None:

@@ -1,25 +1,12 @@
-"""Evaluate decisions on streams, beside bogofilter, and what to expect of a training.
-
-bogofilter with a new word list and its default settings, to compare with.
-
-Failure: UserError if the program fails.
-
-What users see of a filter: how much spam is filed, how much ham, and what they have to correct.
+"""What users see of a filter on a stream of mail, and what to expect of a training.
 
 Messages come one after the other, on a simulated clock. Each is judged as the daemon judges it: by
-the threshold that the mail of the site has set so far (`core.model.site_threshold`), and at most as
-unsure until enough is learnt. Then the user learns of it: with `errors` users correct a share of
-the wrong and unsure verdicts, with `full` a share of all messages is taught; labels come late.
-A message without a label settles as it does in the daemon. bogofilter is judged by the same rules.
+the threshold that the mail of the site has set so far (`model.verdict`), and at most as unsure
+until enough is learnt. Then the user learns of it: with `errors` users correct a share of the wrong
+and unsure verdicts, with `full` a share of all messages is taught; labels come late. A message
+without a label settles as it does in the daemon. bogofilter is judged by the same rules.
 
-Failure: UserError for a wrong share, or if bogofilter fails.
-
-What to expect of a model that was trained with sorted mail, by cross-validation on that mail.
-
-The scores of messages that their model did not learn are the first ones that set the threshold of
-the site (`core.model.site_threshold`), before there are verdicts. How many messages would have been
-filed is counted with the threshold of the other folds, so no message decides on itself. Must not
-know terminals or stores.
+Must not know terminals or stores. Failure: UserError for a wrong share, or if bogofilter fails.
 """
 
 from __future__ import annotations
@@ -75,7 +62,7 @@ def is_installed() -> bool:
 
 
 class Bogofilter:
-    """bogofilter with its word list in a folder."""
+    """bogofilter with a new word list and its default settings, to compare with."""
 
     def __init__(self, folder: str) -> None:
         self._environment = dict(os.environ, HOME=folder)
@@ -380,6 +367,10 @@ class Expectation:
 
 def expect(messages: Iterable[Labelled], options: Options, one_in: int) -> Expectation | None:
     """Return what to expect of a model of these messages; None if a label has too few of them.
+
+    The scores of messages that their model did not learn are the first ones that set the threshold
+    of the site, before there are verdicts. How many messages would have been filed is counted with
+    the threshold of the other folds, so no message decides on itself.
 
     `one_in`: the target of the threshold of the site; 0: the threshold is the shipped one.
     """

@@ -1,35 +1,8 @@
-"""Evaluate and compare models.
+"""Evaluate a fresh model, check a trained one, compare two evaluations, and search model constants.
 
-Compare two evaluations of the same messages: paired differences with 95 % intervals.
-
-Reads files of `evaluate --json FILE --scores`. Messages are paired by digest (the n-th copy with
-the n-th), whatever their order; resampling pairs removes the variance that both runs share. Must
-not know terminals. Failure: UserError for files that cannot be compared.
-
-Evaluate a fresh model on labelled ham and spam: metrics and the score of each message.
-
-`multiclass` evaluates any number of labels. Must not know terminals or settings; writes nothing.
-
-Failure: UserError for messages that no protocol can use (one class only, fewer than ten).
-
-Check a trained model on labelled mail that it did not learn: its newest messages.
-
-Must not know terminals; changes nothing.
-
-Search model constants that suit some mail better, and test them on messages held back.
-
-Messages come in order of arrival. The search uses the first two thirds: it runs each set of
-constants online over them and compares the mean log loss (in nats, without the first tenth),
-moving one constant at a time in the direction that lowers it. Then the chosen and the current
-constants are run over all messages and compared on the last third, message by message. The gain
-counts only if its 95 % interval confirms it. Must not know terminals; writes nothing.
-
-The search compares log loss and not 1-AUC, because log loss uses every message and not only the few
-that overlap: differences show on hundreds of messages instead of tens of thousands. Failure:
-UserError for too few messages.
-
-Not searched: feature groups, which would require extracting all mail again (decision 0001
-settled them); and costs, which change no score (`HamLossBound` gives the junk threshold).
+Must not know terminals or settings; writes nothing. `labels` evaluates any number of labels.
+Failure: UserError for messages that no protocol can use (one class only, fewer than ten) and for
+files that cannot be compared.
 """
 
 from __future__ import annotations
@@ -134,7 +107,11 @@ class _Scores(NamedTuple):
 
 
 def compare(a: Path, b: Path, *, resamples: int = 1000, seed: int = 1) -> Comparison:
-    """Compare two files of `evaluate --json FILE --scores`."""
+    """Compare two files of `evaluate --json FILE --scores`: paired differences with 95 % intervals.
+
+    Messages are paired by digest (the n-th copy with the n-th), whatever their order; resampling
+    pairs removes the variance that both runs share.
+    """
     first, second = _read(a), _read(b)
     row_of = {key: row for row, key in enumerate(second.keys)}
     pairs = [(row, row_of[key]) for row, key in enumerate(first.keys) if key in row_of]
@@ -458,7 +435,21 @@ def tune(
     options: Options | None = None,
     search: SearchOptions | None = None,
 ) -> Tuning:
-    """Search on the first two thirds of the messages, test on the last third."""
+    """Search constants that suit the messages better, and test them on messages held back.
+
+    Messages come in order of arrival. The search uses the first two thirds: it runs each set of
+    constants online over them and compares the mean log loss (in nats, without the first tenth),
+    moving one constant at a time in the direction that lowers it. Then the chosen and the current
+    constants are run over all messages and compared on the last third, message by message. The gain
+    counts only if its 95 % interval confirms it.
+
+    The search compares log loss and not 1-AUC, because log loss uses every message and not only the
+    few that overlap: differences show on hundreds of messages instead of tens of thousands.
+    Failure: UserError for too few messages.
+
+    Not searched: feature groups, which would require extracting all mail again (decision 0001
+    settled them); and costs, which change no score (`HamLossBound` gives the junk threshold).
+    """
     options = replace(options or Options(), protocol="online", progress=None)
     search = search or SearchOptions()
     started, cpu = time.perf_counter(), sum(os.times()[:4])

@@ -1,35 +1,9 @@
-"""Evaluate several labels.
+"""Evaluate any number of labels, on mail or on collections of plain text: precision, recall and F1.
 
-Read collections of plain text documents (not mail) in their published layouts.
-
-Three layouts are supported: one folder per label (20 newsgroups; also a pair of such folders with
-names that end in `train` and `test`); a file `cats.txt` beside the folders `training` and `test`
-(Reuters as NLTK ships it); SGML files with TOPICS and LEWISSPLIT (Reuters as published, ModApte
-split). A document may have several labels or none. Must not know models. Failure: CorpusError for
-a folder without documents.
-
-Train and score one model per label, each against the rest, in one pass over the documents.
-
-All labels share the features and their counts, so documents are read once for any number of labels.
-N_k of the N documents have the label k, and so do n_fk of the n_f documents with the feature f.
-With E = n_f N_k / N:
-
-    z_k = log (N_k + 1/2) / (N - N_k + 1/2) + tau_k mean_f e_fk + sum_f w_fk / sqrt(m)
-    e_fk = log (n_fk + PRIOR) / (E + PRIOR) - log (n_f - n_fk + PRIOR) / (n_f - E + PRIOR)
-
-The prior of each rate is the rate that the feature has if it does not depend on the label: the
-smoothing is in proportion to the label. Corrections w move by the error, less where many documents
-have the feature (docs/decisions/0036). Must not know protocols or metrics.
-
-Evaluate models with any number of labels: precision, recall and F1 of each label.
-
-`evaluate_labels` uses one model, for documents with one label each; labels are assigned both by
-the highest probability and by a threshold per label. `evaluate_against_rest` uses a `LabelMatrix`,
-for documents with several labels or none. Thresholds maximise F1 on training documents and
-never on the documents that they are applied to: by folds within the training part (holdout,
-cross), on the other folds (folds), or on the documents before (online). Must not know terminals.
-
-Failure: UserError for collections that cannot be evaluated.
+`evaluate_labels` uses one model, for documents with one label each; labels are assigned both by the
+highest probability and by a threshold per label. `evaluate_against_rest` uses a `LabelMatrix`, for
+documents with several labels or none. Must not know terminals. Failure: CorpusError for a folder
+without documents, UserError for collections that cannot be evaluated.
 """
 
 from __future__ import annotations
@@ -139,7 +113,13 @@ def collection_of(path: str, seed: int) -> Collection:
 
 
 def documents(path: str | Path) -> list[Document]:
-    """Return all documents under a path in a fixed order; the layout is detected."""
+    """Return all documents under a path in a fixed order; the layout is detected.
+
+    Three layouts are supported: one folder per label (20 newsgroups; also a pair of such folders
+    with names that end in `train` and `test`); a file `cats.txt` beside the folders `training` and
+    `test` (Reuters as NLTK ships it); SGML files with TOPICS and LEWISSPLIT (Reuters as published,
+    ModApte split). A document may have several labels or none.
+    """
     folder = Path(path)
     if not folder.is_dir():
         raise CorpusError(f"no such folder: {path}", hint="name the folder of the collection")
@@ -298,7 +278,20 @@ def _fields(raw: bytes) -> list[Field]:
 
 
 class LabelMatrix:
-    """The models of all labels: a row for each feature, a column for each label."""
+    """The models of all labels: a row for each feature, a column for each label.
+
+    Each label is separated from the rest, in one pass over the documents. All labels share the
+    features and their counts, so documents are read once for any number of labels. N_k of the N
+    documents have the label k, and so do n_fk of the n_f documents with the feature f. With E = n_f
+    N_k / N:
+
+        z_k = log (N_k + 1/2) / (N - N_k + 1/2) + tau_k mean_f e_fk + sum_f w_fk / sqrt(m)
+        e_fk = log (n_fk + PRIOR) / (E + PRIOR) - log (n_f - n_fk + PRIOR) / (n_f - E + PRIOR)
+
+    The prior of each rate is the rate that the feature has if it does not depend on the label: the
+    smoothing is in proportion to the label. Corrections w move by the error, less where many
+    documents have the feature (docs/decisions/0036).
+    """
 
     def __init__(self, documents: LabelledRows, labels: Ints) -> None:
         self._rows, self._labels = documents.rows, labels.astype(np.float32)
@@ -554,7 +547,12 @@ def _result(label: str, outcomes: _LabelOutcomes, most_probable: LabelMetrics) -
 
 
 def thresholds_of(messages: Iterable[Labelled], options: Options) -> dict[str, float]:
-    """Return the threshold of each label, in log-odds against the rest, by cross-validation."""
+    """Return the threshold of each label, in log-odds against the rest, by cross-validation.
+
+    Thresholds maximise F1 on training documents and never on the documents that they are applied
+    to: by folds within the training part (holdout, cross), on the other folds (folds), or on the
+    documents before (online).
+    """
     samples = read_samples(messages, options)
     _refuse_few(samples.truth, options.labels)
     odds = one_against_rest(run(samples, replace(options, protocol="folds")).z)

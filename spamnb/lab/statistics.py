@@ -1,43 +1,9 @@
-"""Statistics of an evaluation.
-
-Metrics of a spam filter: ranking, decisions, calibration.
+"""Metrics of a spam filter and of several labels, the data of plots, and what the scores guarantee.
 
 Pure functions of the truth (is it spam?) and of scores, probabilities and decisions; must not know
-models or mail. The metrics follow the TREC spam track: 1-AUC in percent, ham lost, spam missed,
-and their logistic average. Invariants: no metric depends on the order of the messages or of ties;
-a metric that is undefined for the data is None, never nan. Resampling uses the caller's seed.
+models, mail or plotting. Invariants: no metric depends on the order of the messages or of ties; a
+metric that is undefined for the data is None, never nan. Resampling uses the caller's seed.
 Failure: BugError for arrays that do not match.
-
-Estimate the least possible error (Bayes error) on scored messages, from nearest neighbours.
-
-Two estimates for a sample of messages. *By the scores*: the least error of any rule that sees only
-the filter's score. Scores have one dimension, which a sample covers, so the bounds of Cover and
-Hart hold up to sampling error, which is allowed for. *By the words*: the error of taking the label
-of the message with the most similar words. Words have too many dimensions for any sample:
-neighbours are far apart, so their error is too large, and a lower bound from it would be, too
-(2.5 % on generated mail, where the filter's error is 0.65 %: decision 0024). The error by the words
-is reported as a bound only where the neighbours err less than the filter. Otherwise no bound
-tighter than the filter's error is known.
-
-Pure functions; must not know models, mail or protocols. An unknown value is None.
-
-Metrics of a classifier with any number of labels: precision, recall, F1.
-
-Pure functions of true and assigned labels; must not know models. Invariants: no metric depends on
-the order of the messages; precision, recall and F1 are 0 where their denominator is 0.
-
-Compute the data of the plots: ROC, reliability, learning curve and histogram.
-
-Pure functions of truth and scores; must not know plotting. Invariants: a curve has at most some
-hundred points, whatever the number of messages; a ROC ends in both corners.
-
-Find the junk threshold that loses at most one in N ham with 95 % confidence.
-
-The threshold is the score of one of the highest ham that were scored before they were learnt. If
-`k` of `n` ham lie above it, the true share above it is distributed as Beta(k + 1, n - k) (order
-statistics need no assumption on the scores), so its 95 % bound is that of Clopper and Pearson;
-with k = 0 it takes 3 N ham to guarantee one in N. The bound holds for mail like the mail scored.
-Pure functions; must not know models. Invariant: with too few ham the threshold is None.
 """
 
 from __future__ import annotations
@@ -121,7 +87,11 @@ class EvaluationMetrics(NamedTuple):
 
 
 def report(outcomes: Outcomes, *, resamples: int = 1000, seed: int = 1) -> EvaluationMetrics:
-    """Compute every metric that the outcomes define."""
+    """Compute every metric that the outcomes define.
+
+    The metrics follow the TREC spam track: 1-AUC in percent, ham lost, spam missed, and their
+    logistic average.
+    """
     truth, score = outcomes.truth, outcomes.score
     spam = int(truth.sum())
     corpus = Corpus(len(truth) - spam, spam)
@@ -327,7 +297,17 @@ class BayesErrorEstimate:
 
 
 def estimate(truth: Bools, log_odds: Floats, ids: Sequence[Ids]) -> BayesErrorEstimate | None:
-    """Return the bounds for messages with feature ids; None for too few ham or spam."""
+    """Return the bounds of the least possible error (Bayes error); None for too few ham or spam.
+
+    Both come from nearest neighbours in a sample of the messages. *By the scores*: the least error
+    of any rule that sees only the filter's score. Scores have one dimension, which a sample covers,
+    so the bounds of Cover and Hart hold up to sampling error, which is allowed for. *By the words*:
+    the error of taking the label of the message with the most similar words. Words have too many
+    dimensions for any sample: neighbours are far apart, so their error is too large, and a lower
+    bound from it would be, too (2.5 % on generated mail, where the filter's error is 0.65 %:
+    decision 0024). The error by the words is reported as a bound only where the neighbours err less
+    than the filter. Otherwise no bound tighter than the filter's error is known.
+    """
     spam, count = int(truth.sum()), len(truth)
     if min(spam, count - spam) < _MIN_MESSAGES:
         return None
@@ -389,7 +369,7 @@ def disagreeing(ids: Sequence[Ids], truth: Bools) -> Floats:
 
 
 class LabelMetrics(NamedTuple):
-    """Counts of one label, and the metrics from them."""
+    """Counts of one label, and the metrics from them: 0 where their denominator is 0."""
 
     documents: int
     """documents that have the label"""
@@ -581,7 +561,14 @@ class HamLossBound:
 
 
 def ham_loss_bound(truth: Bools, log_odds: Floats, one_in: int) -> HamLossBound:
-    """Return the lowest threshold with a 95 % bound of at most one in `one_in` ham lost."""
+    """Return the lowest threshold with a 95 % bound of at most one in `one_in` ham lost.
+
+    The threshold is the score of one of the highest ham that were scored before they were learnt.
+    If `k` of `n` ham lie above it, the true share above it is distributed as Beta(k + 1, n - k)
+    (order statistics need no assumption on the scores), so its 95 % bound is that of Clopper and
+    Pearson; with k = 0 it takes 3 N ham to guarantee one in N. The bound holds for mail like the
+    mail scored. With too few ham the threshold is None.
+    """
     ham = np.sort(log_odds[~truth])[::-1]
     needed, count = ham_needed(one_in), len(ham)
     if count < needed:

@@ -1,25 +1,7 @@
-"""Sessions and series of the console.
+"""Logins of the console, and the growth of counters.
 
-The growth of counters: by minute for 2 days, by quarter hour for 90 days, by day for 10 years.
-
-    minute, quarter, day    unix time u64 (big-endian)    JSON: name -> growth, without zeros
-    meta                    "last"                        JSON: the counters at the last `add`
-
-A damaged folder is deleted and started anew. For one process. Must not know what is counted.
+Must not know passwords, rights or what is counted. A damaged folder is deleted and started anew.
 Failure: StoreError.
-
-Logins of the console: sessions, links, tickets.
-
-A session belongs to a browser, a link is valid for one login, and a ticket is for a login that
-still lacks its second factor.
-
-    sessions, links, tickets    BLAKE2b of the text that the browser has    JSON: LoginSession
-    known                       BLAKE2b of login and network                JSON: LoginSession
-    steps                       BLAKE2b of the login                        the last step, 8 bytes
-
-The text has 256 random bits and is not stored. The console and the commands open the folder at the
-same time. A damaged folder is started anew: everyone logs in again. Must not know passwords or
-rights. Failure: StoreError.
 """
 
 from __future__ import annotations
@@ -58,7 +40,13 @@ _LAST: Final = b"last"
 
 
 class SeriesStore:
-    """The series in one folder."""
+    """The series in one folder: 2 days by minute, 90 days by quarter hour, 10 years by day.
+
+        minute, quarter, day  unix time u64 (big-endian)  JSON: name -> growth, without zeros
+        meta                  "last"                      JSON: the counters at the last `add`
+
+    For one process.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._environment = share_or_renew(folder, (*STEPS, "meta"))
@@ -139,7 +127,18 @@ class LoginSession:
 
 
 class SessionStore:
-    """The sessions and links of one home."""
+    """The sessions and links of one home.
+
+    A session belongs to a browser, a link is valid for one login, and a ticket is for a login that
+    still lacks its second factor.
+
+        sessions, links, tickets  BLAKE2b of the text that the browser has  JSON: LoginSession
+        known                     BLAKE2b of login and network              JSON: LoginSession
+        steps                     BLAKE2b of the login                      the last step, 8 bytes
+
+    The text has 256 random bits and is not stored. The console and the commands open the folder at
+    the same time. If it is damaged, everyone logs in again.
+    """
 
     def __init__(self, home: Path) -> None:
         self._environment = share_or_renew(home / "console" / "sessions", (*KINDS, "known", _STEPS))

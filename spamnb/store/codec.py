@@ -7,7 +7,8 @@ Row of a feature, 2 + 8 K bytes, packed (18 at two labels); its id is stored els
 
     u32 n[K] | i32 w[K] | u16 day
 
-Event, version 2, 3 with a person, or 4 with an owner (its seq is in the journal's key):
+Event (its seq is in the journal's key), version 2, 3 with a person, or 4 with an owner; 5, 6 and 7
+are the same of an event that counts a part of its message:
 
     u8 version | u8 kind | u8 flags | i16 before | i16 after | i64 time_us
     varint previous | chunk digest | text message_id | text user | text channel
@@ -19,6 +20,7 @@ Event, version 2, 3 with a person, or 4 with an owner (its seq is in the journal
     [u64 person | ints personal[G, K - 1] of each update]                       version 3
     [u64 owner | i8 credit]                                                     version 4
     [u8 block of each id of all groups]                                          flag 64
+    [chunk blocks that are left out]                                             version 5 to 7
   flag 16: a person's explicit correction
   update: ints steps[G, K] | ints bias[G, K] | ints temperatures[G] | varint rehearsals
         each rehearsal: G * ids | ints steps[G, K]

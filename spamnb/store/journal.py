@@ -1,29 +1,17 @@
-"""The journal of training events, and how events are applied to rows.
-
-The journal of events and its indexes, in tables; long values are split into pieces. Pure.
+"""The journal of training events and its indexes, in tables, and how events are applied to rows.
 
     journal   seq u64 | part u16 (both big-endian)        a piece of the event's bytes
     digests   label key                                    message state: label, seq, folded
     mids      keyed hash of the Message-ID, 8 bytes | seq  digest
     kept      label u16 | seq u64 (both big-endian)        empty; live messages with journal events
 
-Events are only appended, so pieces are cut to fill the engine's pages: the first piece takes the
-free space of the last page, the next ones at most half a page (two share one). Measured at 300
-features an event: pieces of a fixed 480 bytes lose 250 bytes at the end of each page and take 8.4
-bytes a feature in all; pieces cut to fit take 7.9. The free space is an estimate; a wrong one only
-costs space. Pieces of values above 32 KB fill whole runs of overflow pages instead.
-
 Message-IDs are hashed with the model's secret key, so that a sender cannot make two collide.
+`model.training_rows` defines the effect of an event; `apply_event` applies all of it to arrays of
+the caller, or nothing if it raises. Only integers are added, so every store that replays the same
+events holds the same numbers.
 
-Must not know what applying an event does. Invariants: pieces of an event are numbered from 0
-without a gap; a key in `kept` is the (label, seq) of a message state that is not folded.
-Failure: StoreDamagedError.
-
-Apply events to the records and totals of a store. Pure.
-
-`core.model.training_rows` defines the effect of an event. `apply_event` applies all of it to arrays
-of the caller, or nothing if it raises; `Replay` appends events of another store to a view. Only
-integers are added, so every store that replays the same events holds the same numbers.
+Invariants: pieces of an event are numbered from 0 without a gap; a key in `kept` is the (label,
+seq) of a message state that is not folded. Failure: StoreDamagedError.
 """
 
 from __future__ import annotations
@@ -78,7 +66,15 @@ _LEAST = 64
 
 
 class Pages:
-    """Splits values for the engine's page layout, for values appended in key order."""
+    """Splits values for the engine's page layout, for values appended in key order.
+
+    Events are only appended, so pieces are cut to fill the engine's pages: the first piece takes
+    the free space of the last page, the next ones at most half a page (two share one). Measured at
+    300 features an event: pieces of a fixed 480 bytes lose 250 bytes at the end of each page and
+    take 8.4 bytes a feature in all; pieces cut to fit take 7.9. The free space is an estimate; a
+    wrong one only costs space. Pieces of values above 32 KB fill whole runs of overflow pages
+    instead.
+    """
 
     __slots__ = ("full", "half", "room", "size")
 
