@@ -1,23 +1,12 @@
 """Limits of the parser, marks of what exceeds them, and printable text.
 
-Every bound on hostile input, with the reason for each number.
-
-It holds numbers only and knows nothing of mail's structure. Invariant: a bound is checked before
-the work it bounds (bytes before a regex, tags and attributes before the HTML parser). Nothing fails
-here; input beyond a bound is cut or read in a simpler way, and leaves an oddity mark.
+Every bound on hostile input is here, with the reason for each number. A bound is checked before the
+work it bounds (bytes before a regex, tags and attributes before the HTML parser). Nothing fails;
+input beyond a bound is cut or read in a simpler way, and leaves a mark: a feature of the model,
+some of which affect decisions.
 
 Measured on one core of 2026 with Python 3.11. Together the bounds guarantee at most 100 ms of CPU
 for any input of 1 MB, and at most ten times its memory.
-
-The marks of the reader that affect decisions.
-
-Most marks are only features of the model; they are defined where they are found.
-
-Text that a sender or another program wrote, made safe to show.
-
-All places that show such text use this function: pages, previews, digests, receipts, terminals,
-logs and error messages. The text keeps its logical order. A character that would be invisible, turn
-the direction of text or control a terminal is shown as its code point.
 """
 
 from __future__ import annotations
@@ -247,6 +236,8 @@ _RUN: Final = re.compile(r"([^ -~\u00a1-\u00ac\u00ae-\u036f])\1*")
 
 def visible(text: str, *, keep: str = "", word: bool = False) -> str:
     """Show each character that is not printable as its code point: `<U+202E>`.
+
+    All places that show text of a sender or of another program use this function.
 
     These are control and format characters, such as those that set the direction of text, line
     separators, and lone surrogates. A run of one character is shown once, with its length:

@@ -1,6 +1,4 @@
-"""Small files of the home: costs and the clock of expiry.
-
-Costs in a file of the home, which apply where the settings have none.
+"""Small files of the home: costs that apply where the settings have none, and the clock of expiry.
 
     # ham_loss.toml
     junk = [47.74, 0.05]
@@ -16,25 +14,6 @@ errors, and a bound from the labels of a running filter would be too optimistic.
 
 Failure: SettingsError for a file that exists and is invalid; StoreAccessError if it cannot be
 written.
-
-The time for expiry: the system clock, unless it has jumped ahead.
-
-If the clock jumps ahead, all data looks too old, and expired data cannot be restored. Therefore a
-small file in the home records the confirmed time and the machine's uptime at that moment
-(CLOCK_BOOTTIME, which setting the clock does not change).
-
-    in line      the clock advanced as the uptime did, within 5 minutes plus 2 %, and after a reboot
-                 up to 4 days more (a long weekend): the clock is confirmed
-    ahead        expiry uses the confirmed time plus the uptime since, so that a machine that was
-                 off for a month still expires data; log and status warn
-    behind       expiry uses the clock; data stored meanwhile gets the confirmed time
-    steady       a clock that is ahead is confirmed after 30 days of uptime at the new time. Not
-                 earlier, because the clock may have been behind before: data stored then has too
-                 old a time, and gets its 30 days this way. A clock that is behind is confirmed
-                 after 10 minutes, because that deletes nothing
-    no file      the newest entry of quarantine and review queue is the confirmed time
-
-The administrator confirms the clock immediately with `spamnb expire --trust-clock`.
 """
 
 from __future__ import annotations
@@ -285,7 +264,25 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True)
 class ClockMark:
-    """The recorded state of the clock."""
+    """The recorded state of the clock: expiry uses the system clock, unless it has jumped ahead.
+
+    If the clock jumps ahead, all data looks too old, and expired data cannot be restored. Therefore
+    a small file in the home records the confirmed time and the machine's uptime at that moment
+    (CLOCK_BOOTTIME, which setting the clock does not change).
+
+        in line      the clock advanced as the uptime did, within 5 minutes plus 2 %, and after a
+                     reboot up to 4 days more (a long weekend): the clock is confirmed
+        ahead        expiry uses the confirmed time plus the uptime since, so that a machine that
+                     was off for a month still expires data; log and status warn
+        behind       expiry uses the clock; data stored meanwhile gets the confirmed time
+        steady       a clock that is ahead is confirmed after 30 days of uptime at the new time. Not
+                     earlier, because the clock may have been behind before: data stored then has
+                     too old a time, and gets its 30 days this way. A clock that is behind is
+                     confirmed after 10 minutes, because that deletes nothing
+        no file      the newest entry of quarantine and review queue is the confirmed time
+
+    The administrator confirms the clock immediately with `spamnb expire --trust-clock`.
+    """
 
     time_us: int
     """the confirmed time"""

@@ -1,19 +1,4 @@
-"""Operations of administrators on the daemon's model.
-
-The facts of `status`: of the home, of its model and, with a daemon, of the processes.
-
-The operations `rewind` and `relearn`: preview another state of the model, and apply it.
-
-    do = preview    begin to make the model, and to compare it with the present one
-    do = show       the preview `job`, as soon as it is made, or after half a second; without
-                    `job` the present one
-    do = apply      put it in the place of the present model; `expect`: as shown, the last event
-                    of the model that was copied
-    do = cancel     end the preview
-
-In a fleet the hosts share one model, so it is not replaced while a daemon runs.
-
-The table of administrative operations, and the rights to use them.
+"""The table of administrative operations, and the rights to use them.
 
     ping                                            served home, caller's role
     teach   label, bytes or refs, channel, for      set the label of a message
@@ -28,17 +13,15 @@ The table of administrative operations, and the rights to use them.
     costs   do = choose | take_back, junk_from, at  another threshold of junk             admins
     review  do = list | show | accept | refuse, name                                      admins
     import  format, most, label_ham, label_spam, again, bytes                             admins
-    rewind, relearn     do = preview | show | apply | cancel: see `time_machine`          admins
+    rewind, relearn     do = preview | show | apply | cancel: see `rewind`                admins
     expire, reload                                  maintenance                           admins
 
 Admins may name a user (`for`) and the user's trust level (`trust`: admin, user, stranger), or the
-person that their own label is for (`person`).
-Delegates may name a user, with the trust level user. Any other caller acts under its own name, on
-messages delivered to it. The control socket offers this table in the daemon, and the command line
-uses it on a home that no daemon serves. Must not know connections. Failure: UserError for an
-invalid request.
+person that their own label is for (`person`). Delegates may name a user, with the trust level user.
+Any other caller acts under its own name, on messages delivered to it.
 
-Operations on a home that no daemon serves: the same table, run in this process.
+The control socket offers this table in the daemon, and the command line uses it on a home that no
+daemon serves. Must not know connections. Failure: UserError for an invalid request.
 """
 
 from __future__ import annotations
@@ -110,7 +93,7 @@ from spamnb.timemachine import Preview, PreviewTask, TimeMachine, Wanted
 
 
 def gathered(model: AdminModel, daemon: AdminDaemon | None) -> Facts:
-    """Return all facts, with warnings."""
+    """Return all facts of `status`, with warnings."""
     home = model.config.home
     facts: Facts = {"home": str(home), "model": None, "fault": model.fault, "bypass": False}
     if daemon is not None:
@@ -151,7 +134,17 @@ class AnyAdministration(Protocol):
 
 
 def rewind(admin: AnyAdministration, request: AdminRequest, fields: Header) -> AdminResponse:
-    """Preview or apply the state of an earlier time, or a model that was kept."""
+    """Preview or apply the state of an earlier time, or a model that was kept.
+
+        do = preview    begin to make the model, and to compare it with the present one
+        do = show       the preview `job`, as soon as it is made, or after half a second; without
+                        `job` the present one
+        do = apply      put it in the place of the present model; `expect`: as shown, the last
+                        event of the model that was copied
+        do = cancel     end the preview
+
+    In a fleet the hosts share one model, so it is not replaced while a daemon runs.
+    """
     return _do(admin, request, fields, _rewinding)
 
 

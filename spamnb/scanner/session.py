@@ -1,26 +1,7 @@
-"""A session of a scanner client.
+"""Sessions of scanner clients: the commands of all protocols, a session, and the listener.
 
-The commands of all protocols: what each needs, and the reply to it. Pure.
-
-A command is answered at once (`Answered`), needs a scan (`Scan`), or needs a question to the
-learner (`AskDaemon`). Failure: RequestError for an unknown or invalid command, RefusedError for a
-client that may not teach, another SpamnbError if the rights of the client cannot be read.
-
-The session with one client: bytes in, replies, scans and questions to the learner out.
-
-    state      what comes next                                    then
-    first      the first line, which tells the protocol           reading
-    reading    the rest of a request                              scanning, asking or a reply
-    scanning   the result of the scan                             a reply
-    asking     the learner's answer                               a reply
-
-After a reply an HTTP connection may continue with `reading`; all others are closed. No sockets and
-no clock: events come in, actions go out. A request gets one reply. After a fault of this program no
-reply is sent, so that the client acts as it does without a filter.
-
-One scanner listener and its connections.
-
-Questions to the learner wait in separate threads, so that they do not delay other work.
+Failure: RequestError for an unknown or invalid command, RefusedError for a client that may not
+teach, another SpamnbError if the rights of the client cannot be read.
 """
 
 from __future__ import annotations
@@ -82,7 +63,7 @@ Plan = Scan | AskDaemon | Answered
 
 
 def plan_of(request: ClientRequest, peer: PeerIdentity, params: ScannerParams) -> Plan:
-    """Return what a request needs."""
+    """Return what a request needs: nothing, a scan or the learner."""
     if request.dialect == "http":
         return _http_plan(request, peer, params)
     return _spamd_plan(request, peer, params)
@@ -263,7 +244,18 @@ INFLATED_BYTES: Final = 64 << 10
 
 
 class ScannerSession:
-    """The state of one connection."""
+    """The session with one client: bytes in, replies, scans and questions to the learner out.
+
+        state      what comes next                                    then
+        first      the first line, which tells the protocol           reading
+        reading    the rest of a request                              scanning, asking or a reply
+        scanning   the result of the scan                             a reply
+        asking     the learner's answer                               a reply
+
+    After a reply an HTTP connection may continue with `reading`; all others are closed. No sockets
+    and no clock: events come in, actions go out. A request gets one reply. After a fault of this
+    program no reply is sent, so that the client acts as it does without a filter.
+    """
 
     def __init__(
         self, params: ScannerParams, meters: Meters, peer: PeerIdentity, now: float
@@ -527,7 +519,10 @@ class AskLearner(Protocol):
 
 
 class ScannerListener(ScanListener[ScannerParams, MessageAdviser]):
-    """The connections of one listener, and the threads that ask the learner."""
+    """The connections of one listener, and the threads that ask the learner.
+
+    Questions to the learner wait in separate threads, so that they do not delay other work.
+    """
 
     def __init__(
         self, params: ScannerParams, scanner: MessageAdviser, *, ask: AskLearner, **shared: Any

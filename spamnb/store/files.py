@@ -1,32 +1,14 @@
-"""Files and paths of a home.
+"""Write files atomically and durably, and open folders so that no other user redirects a path.
 
-Write files atomically and durably: every file except the store itself is written this way.
-
-The bytes go to a temporary file in the same folder, which is synced and renamed; then the folder is
-synced, because a file's own fsync does not make its name durable (fsync(2)). A reader sees the old
-file or the new one. A killed process leaves at most a hidden file `.NAME.HEX.tmp`.
-
-Failure: `durable_write` and `durable_file` raise the OSError of the file system. The target is
-unchanged then, unless the last step, the sync of the folder, failed. `refused` makes a StoreError
-of an OSError.
-
-Open folders and files by descriptor, so that no other user can redirect a path.
+Every file except the store itself is written by `durable_file`.
 
 A path is walked one folder after the other, and a descriptor keeps each opened folder even if the
-path changes later. Two rules say which symbolic links are followed:
+path changes later. Two rules say which symbolic links are followed: `_UserWalk` has that of the
+folders of users, `_CallerWalk` that of files named on the command line.
 
-`opened`, `owner_of`, for the folders of users, follow a link that only root or the user of this
-process can have made, because its folder belongs to one of them and no other user may write to it.
-Below a folder of another user, every folder must belong to that user or to this process's user.
-
-`open_named`, `replacing`, for files named on the command line: a command run by root takes the user
-id of the home's owner before it opens the home. That owner may not be able to read or write the
-files that root names, so for the time of one system call the effective user is the real user again
-(`as_caller`). While the two differ, only links of root and of the caller are followed: otherwise
-the owner could redirect root to a file of root. In a process with equal real and effective users
-every link is followed.
-
-Failure: OSError; that of `opened` and `owner_of` has the whole path.
+Failure: the OSError of the file system; that of `opened` and `owner_of` has the whole path. A file
+is unchanged then, unless the last step, the sync of its folder, failed. `refused` makes a
+StoreError of an OSError.
 """
 
 from __future__ import annotations
@@ -59,6 +41,9 @@ def durable_write(path: Path, *chunks: bytes, mode: int = 0o600) -> None:
 def durable_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
     """Open a file for writing; at the end of the block it is on disk under its name.
 
+    The bytes go to a temporary file in the same folder, which is synced and renamed; then the
+    folder is synced, because a file's own fsync does not make its name durable (fsync(2)). A reader
+    sees the old file or the new one. A killed process leaves at most a hidden file `.NAME.HEX.tmp`.
     If the block raises, the target is unchanged.
     """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -314,7 +299,11 @@ class _Walk:
 
 
 class _UserWalk(_Walk):
-    """Follows no link that a user other than root and that of this process can have made."""
+    """Follows no link that a user other than root and that of this process can have made.
+
+    The folder of a link must belong to one of them, and no other user may write to it. Below a
+    folder of another user, every folder must belong to that user or to this process's user.
+    """
 
     def __init__(self, path: Path, *, make: bool = False) -> None:
         super().__init__(path.absolute())
@@ -357,7 +346,14 @@ class _UserWalk(_Walk):
 
 
 class _CallerWalk(_Walk):
-    """Follows links of root and of the caller; all links if it is `trusting`."""
+    """Follows links of root and of the caller; all links if it is `trusting`.
+
+    A command run by root takes the user id of the home's owner before it opens the home. That owner
+    may not be able to read or write the files that root names, so for the time of one system call
+    the effective user is the real user again (`as_caller`). While the two differ, only links of
+    root and of the caller are followed: otherwise the owner could redirect root to a file of root.
+    In a process with equal real and effective users every link is followed.
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, trusting: bool) -> None:
         super().__init__(path)

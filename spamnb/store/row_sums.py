@@ -1,20 +1,4 @@
-"""Sums of rows, and the position in the log that they stand for.
-
-`RowSums`: sums over all values that events change; hosts compare their models by them. Pure.
-
-    u64 rows | u64 texts | u64 persons | u64 dropped
-
-Each change of a row updates the sums by the old and the new row, so they need no scan; see
-`weights` for what is added. Each host drops persons when their labels are old in its own journal.
-`persons` is the sum over all events, which is the same on all hosts; `dropped` is the part of this
-sum that belongs to persons that this host has dropped.
-
-Failure: inconsistent bytes raise StoreDamagedError.
-
-`FleetPosition`: how far a store has followed the log of its fleet. Pure.
-
-All stores of a fleet that hold the same events hold the same position, byte for byte, so a backup
-of one host is a start for another. It is stored as JSON, which an administrator may want to read.
+"""Sums of rows, and the position in the log of a fleet that they stand for. Pure.
 
 Failure: inconsistent bytes raise StoreDamagedError.
 """
@@ -36,7 +20,15 @@ MASK = (1 << 64) - 1
 
 
 class RowSums(NamedTuple):
-    """The sums of one model, modulo 2^64."""
+    """The sums over all values that events change, modulo 2^64; hosts compare their models by them.
+
+        u64 rows | u64 texts | u64 persons | u64 dropped
+
+    Each change of a row updates the sums by the old and the new row, so they need no scan; see
+    `weights` for what is added. Each host drops persons when their labels are old in its own
+    journal. `persons` is the sum over all events, which is the same on all hosts; `dropped` is the
+    part of this sum that belongs to persons that this host has dropped.
+    """
 
     rows: int = 0
     texts: int = 0
@@ -79,7 +71,12 @@ class Recorded(NamedTuple):
 
 
 class FleetPosition(NamedTuple):
-    """The last event of the log that a store holds."""
+    """The last event of the log that a store holds.
+
+    All stores of a fleet that hold the same events hold the same position, byte for byte, so a
+    backup of one host is a start for another. It is stored as JSON, which an administrator may want
+    to read.
+    """
 
     epoch: str
     """random name of the history; a log with another epoch does not belong to this store"""
