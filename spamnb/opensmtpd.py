@@ -1,26 +1,7 @@
-"""A filter of OpenSMTPD.
+"""The filter process of OpenSMTPD, version 0.6 and later of its protocol (smtpd-filters(7)).
 
-OpenSMTPD's filter protocol, version 0.6 and later, without I/O (smtpd-filters(7)).
-
-    config|smtpd-version|6.8.0p2                            and more, until config|ready
-    report|0.6|TIME|smtp-in|EVENT|SESSION|...               what happens
-    filter|0.6|TIME|smtp-in|data-line|SESSION|TOKEN|LINE    the message, dots stuffed, to its "."
-    filter|0.6|TIME|smtp-in|commit|SESSION|TOKEN|           answered by filter-result
-
-`OpensmtpdFilter.receive` takes a line. The caller writes the bytes in `output`, asks about the
-messages in `pending`, and logs the texts in `notes`; `answered` takes the answer to a message.
-
-Invariants: each line of a message is written once, in order, even after a failure; above the memory
-limit a message passes unscanned; after an internal error it passes unchanged.
-
-The process that OpenSMTPD starts: `python -m spamnb.opensmtpd ADDRESS SECONDS`.
-
-OpenSMTPD ends when one of its filters ends, so this process ends only with its input. It needs
-nothing but the standard library, and loads all of its modules at the start; it does not parse mail.
-A few threads ask the scanner listener, each about one message; while the daemon is away they wait
-for it, for ten seconds after the first attempt that failed. A message without an answer at its
-deadline passes unscanned, which is logged: OpenSMTPD writes the lines on standard error to its own
-log.
+OpenSMTPD starts `python -m spamnb.opensmtpd ADDRESS SECONDS`. It needs nothing but the standard
+library, and loads all of its modules at the start; it does not parse mail.
 """
 
 from __future__ import annotations
@@ -103,7 +84,19 @@ class _SmtpClient:
 
 
 class OpensmtpdFilter:
-    """The state of the filter: all clients of OpenSMTPD."""
+    """The state of the filter: all clients of OpenSMTPD. Without I/O.
+
+        config|smtpd-version|6.8.0p2                          and more, until config|ready
+        report|0.6|TIME|smtp-in|EVENT|SESSION|...             what happens
+        filter|0.6|TIME|smtp-in|data-line|SESSION|TOKEN|LINE  the message, dots stuffed, to its "."
+        filter|0.6|TIME|smtp-in|commit|SESSION|TOKEN|         answered by filter-result
+
+    `receive` takes a line. The caller writes the bytes in `output`, asks about the messages in
+    `pending`, and logs the texts in `notes`; `answered` takes the answer to a message.
+
+    Invariants: each line of a message is written once, in order, even after a failure; above the
+    memory limit a message passes unscanned; after an internal error it passes unchanged.
+    """
 
     def __init__(self, limit_bytes: int = HELD_BYTES) -> None:
         self.output = bytearray()
@@ -321,7 +314,14 @@ _ERROR: Final = 2
 
 
 class FilterProcess:
-    """Reads lines of OpenSMTPD, and writes the answers."""
+    """Reads lines of OpenSMTPD, and writes the answers.
+
+    OpenSMTPD ends when one of its filters ends, so this process ends only with its input. A few
+    threads ask the scanner listener, each about one message; while the daemon is away they wait for
+    it, for ten seconds after the first attempt that failed. A message without an answer at its
+    deadline passes unscanned, which is logged: OpenSMTPD writes the lines on standard error to its
+    own log.
+    """
 
     def __init__(self, address: Address, deadline_s: float) -> None:
         self._address, self._deadline_s = address, deadline_s

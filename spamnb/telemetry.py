@@ -1,18 +1,6 @@
-"""Log, counters, clock and interpreter of a process.
+"""Log, counters, wall clock and environment of a process. Must not know processes or sockets.
 
-Log, metrics and clock of a process.
-
-The log of a process: a function that takes one record, and the record of an internal fault.
-
-Counters and histograms of a daemon: one row of numbers for each process, summed on request.
-
-Rows may be in shared memory, so that other processes see a number immediately, even if the counting
-process is killed. `COUNTERS` and `HISTOGRAMS` define the names; a row has their numbers in that
-order. Must not know processes or sockets.
-
-The wall clock. The engine takes every time as an argument, so that events can be replayed.
-
-The environment and the priority of Python processes that this package starts.
+The engine takes every time as an argument, so that events can be replayed.
 """
 
 from __future__ import annotations
@@ -128,7 +116,12 @@ Row = memoryview | list[int]
 
 
 class Meters:
-    """The counters and histograms of one process."""
+    """The counters and histograms of one process: a row of numbers, summed on request.
+
+    Rows may be in shared memory, so that other processes see a number immediately, even if the
+    counting process is killed. `COUNTERS` and `HISTOGRAMS` define the names; a row has their
+    numbers in that order.
+    """
 
     __slots__ = ("row",)
 

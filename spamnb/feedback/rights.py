@@ -1,23 +1,7 @@
-"""Who may teach, and whose label counts.
+"""Who may teach, which message a feedback means, and how far its channel is trusted.
 
-Resolve which message a feedback means, and check that its sender may label it.
-
-An admin may label any message. A user may label messages that were delivered to them, as the
-history's notes show. A stranger must show the signature (not guessable) of a message
-delivered to the address they claim, in a domain served here. A message id, a digest or the
-message itself prove nothing for a stranger, since the sender of the message knows them all.
-
-A submitted message is looked up by its digest first, then by the signature line in its header,
-since a mailing list may have added a footer. That line counts only if both messages share most of
-their features: otherwise it could be copied onto another message to choose what is learnt.
-
-Reads only. Failure: RefError for references that match no message, or several.
-
-Permissions for feedback: the channels and the daily quotas.
-
-The channel determines how far feedback is trusted. Values and small checks only: must not know the
-model, files or sockets. Failure: RefusedError for a channel that is not allowed,
-LimitError when a daily quota is used up.
+Reads only. Failure: RefError for references that match no message, or several; RefusedError for a
+channel that is not allowed; LimitError when a daily quota is used up.
 """
 
 from __future__ import annotations
@@ -70,7 +54,17 @@ class ResolvedMessage:
 
 
 class OwnershipCheck:
-    """Checks feedback against the history of one model, or against other `verdicts`."""
+    """Checks feedback against the history of one model, or against other `verdicts`.
+
+    An admin may label any message. A user may label messages that were delivered to them, as the
+    history's notes show. A stranger must show the signature (not guessable) of a message delivered
+    to the address they claim, in a domain served here. A message id, a digest or the message itself
+    prove nothing for a stranger, since the sender of the message knows them all.
+
+    A submitted message is looked up by its digest first, then by the signature line in its header,
+    since a mailing list may have added a footer. That line counts only if both messages share most
+    of their features: otherwise it could be copied onto another message to choose what is learnt.
+    """
 
     def __init__(
         self, model: Filter, rules: TeachingRules, verdicts: Verdicts | None = None

@@ -1,22 +1,11 @@
-"""The host's pulse and snapshots.
+"""The beats of a host, and the copy of a host's model with which other hosts join the fleet.
 
-A copy of a host's model on the server of the log, with which other hosts join the fleet.
+The copy is the file of a backup in parts, each sealed for its place, on the server of the log. The
+first element is the random name of the copy and the number of its parts. A copy has the position in
+the log, so the new host follows from there.
 
-It is the file of a backup in parts, each sealed for its place. The first element is the random name
-of the copy and the number of its parts. A copy has the position in the log, so the new host follows
-from there.
-
-Failure: FleetError if there is no copy, or it is not sealed with the key of the fleet.
-
-`Pulse`: a host reports its state to the others, compares itself with them, and copies the model.
-
-Every few seconds a host records a beat with its position and a fingerprint of all numbers and
-texts. The beats reveal two hosts with one name, clocks that differ, and hosts whose numbers differ
-although they hold the same events: then each host stops that differs from half of the living hosts
-or more; mail goes on there. A host also compares its rows with their sum, by a scan. Once a day one
-host copies its model to the server, so that others can join and the log can be cut.
-
-Failure: FleetError if another host has this one's name; LogAwayError.
+Failure: FleetError if there is no copy, if it is not sealed with the key of the fleet, or if
+another host has this one's name; LogAwayError.
 """
 
 from __future__ import annotations
@@ -109,7 +98,15 @@ SCAN_SHARE = 0.005
 
 
 class Pulse:
-    """The beats of one host."""
+    """A host reports its state to the others, compares itself with them, and copies the model.
+
+    Every few seconds a host records a beat with its position and a fingerprint of all numbers and
+    texts. The beats reveal two hosts with one name, clocks that differ, and hosts whose numbers
+    differ although they hold the same events: then each host stops that differs from half of the
+    living hosts or more; mail goes on there. A host also compares its rows with their sum, by a
+    scan. Once a day one host copies its model to the server, so that others can join and the log
+    can be cut.
+    """
 
     def __init__(self, home: Path, store: FleetStore, log: Log = silent) -> None:
         self.store = store

@@ -1,24 +1,11 @@
-"""Protocols of an evaluation.
-
-Find the messages of a collection, put them in order, and read them.
-
-Input is sorted mail in two paths, or a collection in the layout of TREC's spam track (a file
-`index` with lines like `spam ../data/inmail.1`). Messages are read one at a time, so a large
-collection is never held in memory. Must not know models. Failure: CorpusError; UserError for
-a wrong number of paths.
-
-Train and score one model in memory: read messages into samples, train them, score them.
-
-Uses the learner of the product. The feature key is derived from the seed, so the same messages in
-the same order give the same scores, bit for bit. Any number of labels; mail or plain documents.
-Must not know protocols, metrics or terminals.
-
-Evaluation protocols: the order in which messages are scored and trained.
+"""Find the messages of a collection, put them in order, and train and score a model by a protocol.
 
 *online*, as in mail: each message is scored with the model so far, then trained as the feedback
 option allows. *holdout*: train the first two thirds, score the rest. *folds*: train nine tenths,
 score the other tenth, ten times, on as many processes as given. *cross*: train one collection,
-score another. Every protocol returns z of the messages that it scored. Must not know metrics.
+score another. Every protocol returns z of the messages that it scored.
+
+Must not know metrics or terminals. Failure: CorpusError; UserError for a wrong number of paths.
 """
 
 from __future__ import annotations
@@ -99,7 +86,10 @@ def ordered(
 ) -> tuple[list[tuple[MessageSpan, str]], str]:
     """Find the messages of HAM and SPAM, or of an index; return them with the name of their order.
 
-    `order` is shuffle, time or given; without one an index is taken as given, other mail shuffled.
+    Input is sorted mail in two paths, or a collection in the layout of TREC's spam track (a file
+    `index` with lines like `spam ../data/inmail.1`). Messages are read one at a time, so a large
+    collection is never held in memory. `order` is shuffle, time or given; without one an index is
+    taken as given, other mail shuffled.
     """
     if not sources:
         return [], order or "shuffle"
@@ -313,7 +303,11 @@ def _sample(example: Example, features: Features, index: int) -> Sample:
 
 
 class Trial:
-    """One model that is trained and scored on samples."""
+    """One model that is trained and scored on samples, with the learner of the product.
+
+    The feature key is derived from the seed, so the same messages in the same order give the same
+    scores, bit for bit. Any number of labels; mail or plain documents.
+    """
 
     def __init__(self, samples: Samples, train_labels: Ints, options: Options) -> None:
         self.recipe = recipe_of(options)

@@ -1,21 +1,6 @@
-"""Addresses, networks, peers and what they prove.
+"""Addresses, networks, and the header of the PROXY protocol. Must not know sockets.
 
-Listening and connecting addresses: one text form for TCP and unix sockets, SMTP and LMTP.
-
-`127.0.0.1:25`, `[::1]:25`, `localhost:25` and `unix:/path`, each with or without `smtp:`, `lmtp:`,
-`smtp://` or `lmtp://` in front. Must not know sockets. Fails with ValueError, which says what is
-allowed.
-
-Sets of client addresses: CIDR blocks, and `unix` for peers on a unix socket.
-
-Checked once for each connection, so answers are cached. Must not know sockets. Fails with
-ValueError for a text that is no network; an invalid address is in no set.
-
-Parse the PROXY protocol header, versions 1 and 2: the address of the proxied client.
-
-Pure: bytes in, a value out. Bounded: a version 1 header has at most 107 bytes, a version 2 header 4
-KB here (the rest would be TLVs that no proxy sends to a mail server). Fails with ValueError for an
-invalid header; None means that more bytes are needed. See proxy-protocol.txt, 2.1 and 2.2.
+Failure: ValueError, which says what is allowed.
 """
 
 from __future__ import annotations
@@ -37,7 +22,11 @@ MOST_PATH_BYTES = 107
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A TCP address or a socket's path; one of `host` and `path` is empty."""
+    """A TCP address or a socket's path, for SMTP or LMTP; one of `host` and `path` is empty.
+
+    `127.0.0.1:25`, `[::1]:25`, `localhost:25` and `unix:/path`, each with or without `smtp:`,
+    `lmtp:`, `smtp://` or `lmtp://` in front.
+    """
 
     host: str = ""
     port: int = 0
@@ -111,7 +100,10 @@ MAX_REMEMBERED = 4096
 
 
 class NetworkSet:
-    """An immutable set of networks."""
+    """An immutable set of networks: CIDR blocks, and `unix` for peers on a unix socket.
+
+    It is asked once for each connection, so answers are cached. An invalid address is in no set.
+    """
 
     __slots__ = ("_known", "networks", "texts")
 
@@ -190,7 +182,12 @@ class ProxiedClient(NamedTuple):
 
 
 def parse(data: bytes) -> ProxiedClient | None:
-    """Parse the header at the start of a connection."""
+    """Parse the header of the PROXY protocol, version 1 or 2, at the start of a connection.
+
+    Bounded: a version 1 header has at most 107 bytes, a version 2 header 4 KB here (the rest would
+    be TLVs that no proxy sends to a mail server). None means that more bytes are needed. See
+    proxy-protocol.txt, 2.1 and 2.2.
+    """
     if data[:1] == b"P":
         return _text(data)
     if SIGNATURE.startswith(data[:12]):

@@ -1,26 +1,14 @@
-"""Wanted and unwanted senders: rules, evidence and rulings.
-
-The senders of a message: the addresses that it claims, and which are authenticated. Pure.
-
-A sender address can be forged. An address is authentic only if a server of the site
-(`LocalHosts.authserv_ids`) found that DKIM or SPF passed for a domain that is aligned with it (the
-same, or one within the other), and if it is proven that this server wrote so
-(`core.mail.site_results`). Reading never fails.
-
-Lists of senders that a person, a domain or the whole site wants or does not want. Pure.
+"""Senders that a person, a domain or the whole site wants or does not want. Pure.
 
     news@example.org    this address
     example.org         the addresses of this domain and of its subdomains
 
-A list has at most `MOST_SENDERS` entries, each with one word: `wanted` or `unwanted`. `rulings`
-has the precedence of lists. Within a list the most specific entry for an address decides. If one
-address of a message is wanted and another one is not, the message is wanted. `wanted` needs an
-authentic sender (`SenderEvidence`), `unwanted` does not.
+`ruling_of` has the precedence of lists. Within a list the most specific entry for an address
+decides. If one address of a message is wanted and another one is not, the message is wanted.
+`wanted` needs an authentic sender (`SenderEvidence`), `unwanted` does not.
 
-Entries are ASCII in lower case, domains in their ASCII form, so that `exаmple.org` with a Cyrillic
-letter is another domain, and is shown as such (`xn--exmple-4nf.org`). A domain needs two labels at
-least; there are no wildcards. Failure: UserError for a text that is no sender, LimitError for a
-list with too many entries, StoreDamagedError for a list that cannot be read.
+Failure: UserError for a text that is no sender, LimitError for a list with too many entries,
+StoreDamagedError for a list that cannot be read. Reading a message never fails.
 """
 
 from __future__ import annotations
@@ -48,6 +36,11 @@ _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"|[()]|[^"()]+|"')
 
 class SenderEvidence:
     """The sender addresses and authentication results of a message; parsed on demand.
+
+    A sender address can be forged. An address is authentic only if a server of the site
+    (`LocalHosts.authserv_ids`) found that DKIM or SPF passed for a domain that is aligned with it
+    (the same, or one within the other), and if it is proven that this server wrote so
+    (`mail.site_results`).
 
     `header` is that of `raw`, without which no list of results (X-Spamnb-Results) can be checked.
     """
@@ -224,7 +217,12 @@ def owner_id(key: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SenderList:
-    """The list of one owner."""
+    """The list of one owner: at most `MOST_SENDERS` entries, each `wanted` or `unwanted`.
+
+    Entries are ASCII in lower case, domains in their ASCII form, so that `exаmple.org` with a
+    Cyrillic letter is another domain, and is shown as such (`xn--exmple-4nf.org`). A domain needs
+    two labels at least; there are no wildcards.
+    """
 
     kind: OwnerKind
     name: str = ""
