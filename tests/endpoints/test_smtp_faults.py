@@ -17,8 +17,9 @@ from spamnb.telemetry import Meters
 
 STEPS = ["connect", "EHLO", "MAIL", "RCPT", "DATA", "end"]
 QUICK = {
-    "times": times(connect_s=0.3, reply_s=0.3, final_s=0.3, scan_s=0.2, command_s=2.0, data_s=0.5)
+    "times": times(connect_s=2.0, reply_s=2.0, final_s=2.0, scan_s=1.0, command_s=20.0, data_s=5.0)
 }
+"""The next hop of the tests answers within milliseconds, on a busy machine within half a second."""
 NONSENSE = {
     "dies": DIE,
     "stalls": STALL,
@@ -343,7 +344,7 @@ def test_a_scanner_that_fails(on_loop, policy, scanner):
             ScanPolicy(on_fault=policy, busy=policy),
             scanner_deps(model_session, **around),
         )
-        async with Rig(QUICK, real) as rig:
+        async with Rig({"times": times(scan_s=0.2, scan_wait_s=0.2)}, real) as rig:
             client = await rig.client()
             await client.start()
             reply = await client.ask(MESSAGE + b"\r\n.\r\n")
