@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, NoReturn
 
-from spamnb.console.preview import HEADERS, preview
+from spamnb.console.preview import HEADERS, MOST_BYTES, preview
 from spamnb.console.site import ApiCaller, ApiError, ApiReply, ApiRequest, ConsoleSite
 from spamnb.console.whatif import slider_facts, whatif_facts
 from spamnb.engine.bulk import verdict_as_dict
@@ -694,7 +694,8 @@ def view_kept(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     message = site.quarantine.raw(entry.id)
     passage = None
     with suppress(SpamnbError), site.reading() as model:
-        passage = model.explain(message).passage
+        # Of what the preview reads: its blocks are those of the whole text otherwise.
+        passage = model.explain(message[:MOST_BYTES]).passage
     return shown(message, passage)
 
 

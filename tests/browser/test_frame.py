@@ -100,6 +100,16 @@ def test_the_menu_has_six_entries_for_staff_and_three_for_users(site, browser):
             assert page.locator("#menu a[aria-current]").count() == 1
 
 
+def test_reviews_that_cannot_be_counted_make_no_page_fail(site, browser):
+    """Instead of the folder of the reviews there is a file: the other pages have no count."""
+    (site.home / "review").write_text("no folder")
+    with window(browser, site.url) as opened:
+        page = opened.log_in("root", "/search")
+        assert page.get_by_role("heading", level=1).count() == 1
+        assert page.locator("#menu .count").count() == 0
+    (site.home / "review").unlink()
+
+
 def test_a_phone_has_a_menu_and_targets_of_44_pixels(site, browser):
     """The entries are hidden until the menu is opened; each button and entry is high enough."""
     site.deliver("to be touched")
