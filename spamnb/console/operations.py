@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from spamnb.console.preview import HEADERS, MOST_BYTES, preview
@@ -740,11 +741,15 @@ def delete(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     """Delete a message; it is not delivered. A caller of one user deletes it for that user."""
     caller = request.caller
     entry = _entry(site, caller, request.values["id"])
-    if caller.user:
-        site.quarantine.delete_for(entry.id, _own(site, caller, entry))
-    else:
-        site.quarantine.delete(entry.id)
+    site.quarantine.delete_for(entry.id, _own(site, caller, entry) if caller.user else None)
     return ApiReply({"deleted": entry.id})
+
+
+def restore(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Take back `delete`, which is possible for an hour; a user only what the user deleted."""
+    caller, name = request.caller, request.values["id"]
+    site.quarantine.restore(name, partial(_own, site, caller) if caller.user else None)
+    return ApiReply({"restored": name})
 
 
 def _entry(site: ConsoleSite, caller: ApiCaller, name: str) -> QuarantinedMessage:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hmac
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parseaddr
@@ -329,6 +330,8 @@ class PageView(NamedTuple):
     """server-sent events instead of a template"""
     reply: ApiReply | None = None
     """the reply of an operation instead of a template"""
+    see: str = ""
+    """the page that shows it instead"""
 
 
 class Notice(NamedTuple):
@@ -444,6 +447,36 @@ def owned(
     return _first_of(visitor, lambda caller: ask(site, caller, "verdict", signature=signature))
 
 
+def kept_parts(
+    site: ConsoleSite, visitor: Visitor, name: str
+) -> list[tuple[ApiCaller, dict[str, Any]]]:
+    """Return what each address of the visitor sees of a message in quarantine.
+
+    Failure: RefError if none of them sees it.
+    """
+    found = []
+    for caller in visitor.callers():
+        with suppress(RefError):
+            found.append((caller, ask(site, caller, "quarantined", id=name)))
+    if not found:
+        raise RefError(f"there is no message {name} in quarantine")
+    return found
+
+
+def joined_parts(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one message in quarantine as several addresses of a visitor see it."""
+    whole = dict(parts[0])
+    for name in ("recipients", "waiting"):
+        whole[name] = [address for part in parts for address in part[name]]
+    whole["releasing"] = any(part["state"] == "releasing" for part in parts)
+    return whole
+
+
+def joined_kept(site: ConsoleSite, visitor: Visitor, name: str) -> dict[str, Any]:
+    """Return a message in quarantine as the visitor sees it; RefError if none is seen."""
+    return joined_parts([part for _, part in kept_parts(site, visitor, name)])
+
+
 def undone(site: ConsoleSite, visitor: Visitor, event: int) -> dict[str, Any]:
     """Undo an event of the visitor; return the answer."""
     return _first_of(visitor, lambda caller: ask(site, caller, "undo", event=event))[1]
@@ -457,7 +490,8 @@ def joined(notices: list[Notice], said: str, **values: Any) -> list[Notice]:
     waiting = sum(one.kind == "waits" for one in done)
     more = text("receipt.some_wait", count=waiting) if waiting else ""
     undo = tuple(event for one in done for event in one.undo)
-    both = Notice("done", text(said, count=len(done), **values), more, undo)
+    back = tuple(dict.fromkeys(pair for one in done for pair in one.back))
+    both = Notice("done", text(said, count=len(done), **values), more, undo, back=back)
     return [both, *(one for one in notices if one.kind == "error")]
 
 
@@ -601,9 +635,9 @@ def when(time: str) -> Markup:
 
 
 def day(time: str) -> str:
-    """Return the day of a time, such as 10 December."""
+    """Return the day of a time, such as 10 Dec."""
     at = datetime.fromisoformat(time)
-    return f"{at.day} {at:%B}"
+    return f"{at.day} {at:%b}"
 
 
 def is_through(header_from: str, envelope: str) -> bool:

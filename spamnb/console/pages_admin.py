@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Final, NamedTuple
@@ -40,6 +41,7 @@ from spamnb.console.site import (
 from spamnb.console.texts import text
 from spamnb.console.whatif import EDGES, STEP
 from spamnb.engine.site_scores import threshold_text
+from spamnb.errors import SpamnbError
 from spamnb.model.costs import DECISIONS, junk_from, log_odds_of
 from spamnb.operations.figures import (
     DESK,
@@ -63,6 +65,8 @@ GROUPS: Final = (
     ("machine", ("work", "reasons", "scan_seconds", "upstream_seconds", "learn_seconds")),
 )
 """the charts in the order of the questions that they answer"""
+_OVERVIEW_PERIOD: Final = "week"
+_OVERVIEW: Final = ("volume", "spam_delivered", "ham_filed")
 _UNTIMED: Final = ("log_odds", "spread", "calibration")
 """charts whose places are not times"""
 _GAP: Final = "–"
@@ -197,9 +201,17 @@ def status(site: ConsoleSite, request: PageRequest) -> PageView:
     found = status_or_fault(site, caller)
     counted, timed = _counters(found.get("counters", {}))
     threshold = threshold_text(found["model"]["threshold"]) if found.get("model") else ""
-    return PageView(
-        "status", {"found": found, "counted": counted, "timed": timed, "threshold": threshold}
-    )
+    facts = {"found": found, "counted": counted, "timed": timed, "threshold": threshold}
+    facts |= {"recent": [], "trend": ""}
+    with suppress(SpamnbError):  # a warning says what is wrong with the home
+        shown = site.graphs.value(lambda: ask(site, caller, "graphs", period=_OVERVIEW_PERIOD))
+        facts["trend"] = trend_text(shown["mistakes"])
+        facts["recent"] = [
+            shown_chart(one, _TIMES[_OVERVIEW_PERIOD])
+            for one in shown["charts"]
+            if one["name"] in _OVERVIEW
+        ]
+    return PageView("status", facts)
 
 
 def _counters(counters: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:

@@ -32,8 +32,12 @@ from spamnb.console.page import (
     ask,
     ask_reply,
     joined,
+    joined_kept,
+    joined_parts,
+    kept_parts,
+    owned,
 )
-from spamnb.console.pages_mail import QUARANTINE_PATH, each, notice_of
+from spamnb.console.pages_mail import QUARANTINE_PATH, each, notice_of, quarantine_form
 from spamnb.console.site import (
     FLAG,
     TEXT,
@@ -74,7 +78,7 @@ def show_quarantine(site: ConsoleSite, request: PageRequest) -> PageView:
     # Each list may be incomplete below its last message.
     end = max((page["next"] or "" for page in pages), default="")
     names = sorted((name for name in by_id if name >= end), reverse=True)
-    rows = [_joined(by_id[name]) for name in names[:_ROWS]]
+    rows = [joined_parts(by_id[name]) for name in names[:_ROWS]]
     below = names[_ROWS - 1] if len(names) > _ROWS else end
     words = {"q": asked["q"]} if asked["q"] else {}
     first = f"{QUARANTINE_PATH}?{urlencode(words)}" if words else QUARANTINE_PATH
@@ -87,41 +91,28 @@ def show_quarantine(site: ConsoleSite, request: PageRequest) -> PageView:
     return PageView("quarantine", facts)
 
 
+def count(site: ConsoleSite, visitor: Visitor) -> str:
+    """Return how many messages wait for a visitor, as far as one page of the list shows them."""
+    pages = [ask(site, caller, "quarantine", limit=_ROWS) for caller in visitor.callers()]
+    found = len({one["id"] for page in pages for one in page["messages"]})
+    more = any(page["next"] for page in pages)
+    return f"{found}+" if found and more else str(found or "")
+
+
 def show_kept(site: ConsoleSite, request: PageRequest) -> PageView:
-    """Show one message."""
+    """Show one message on the page of its verdict, or alone if the history has no verdict."""
     visitor = request.visitor
-    parts = [part for _, part in _parts(site, visitor, request.values["id"])]
-    token = visitor.form_token(QUARANTINE_PATH)
-    return PageView("kept", {"kept": _joined(parts), "act": QUARANTINE_PATH, "act_token": token})
+    kept = joined_kept(site, visitor, request.values["id"])
+    with suppress(RefError):
+        _, found = owned(site, visitor, kept["facts"].get("signature") or "")
+        return PageView(see=f"/message/{found['signature']}")
+    return PageView("message", {"found": None, "kept": kept, **quarantine_form(visitor)})
 
 
 def view_kept(operation: str, site: ConsoleSite, request: PageRequest) -> PageView:
     """Return the reply of an operation of the API: a document or a file of one message."""
-    caller, _ = next(iter(_parts(site, request.visitor, request.values["id"])))
+    caller, _ = kept_parts(site, request.visitor, request.values["id"])[0]
     return PageView(reply=ask_reply(site, caller, operation, **request.values))
-
-
-def _parts(
-    site: ConsoleSite, visitor: Visitor, name: str
-) -> Iterator[tuple[ApiCaller, dict[str, Any]]]:
-    """What each address of the visitor sees of a message. Failure: RefError if none sees it."""
-    found = False
-    for caller in visitor.callers():
-        with suppress(RefError):
-            part = ask(site, caller, "quarantined", id=name)
-            found = True
-            yield caller, part
-    if not found:
-        raise RefError(f"there is no message {name} in quarantine")
-
-
-def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """One message as several addresses of a visitor see it."""
-    joined = dict(parts[0])
-    for name in ("recipients", "waiting"):
-        joined[name] = [address for part in parts for address in part[name]]
-    joined["releasing"] = any(part["state"] == "releasing" for part in parts)
-    return joined
 
 
 # --- acting --------------------------------------------------------------------------------------
@@ -140,8 +131,7 @@ def _released(
     """Release a message to the named recipients, or to all that have not got it."""
     notices: list[Notice] = []
     wanted, again = request.values.get("only"), request.values.get("again", False)
-    # A list, because a release changes what the next address would see.
-    for caller, part in list(_parts(site, request.visitor, name)):
+    for caller, part in kept_parts(site, request.visitor, name):
         only = [one for one in part["waiting"] if wanted is None or one in wanted]
         if only:
             given = {"id": part["id"], "only": only, "teach": teach, "again": again}
@@ -161,11 +151,33 @@ def _release_chosen(site: ConsoleSite, request: PageRequest) -> list[Notice]:
     return joined(each(request.values["ref"], release), "kept.several_released")
 
 
-def _delete_chosen(site: ConsoleSite, request: PageRequest) -> list[Notice]:
+def _delete(site: ConsoleSite, request: PageRequest) -> list[Notice]:
     def delete(name: str) -> list[Notice]:
-        return _deleted(site, request, name)
+        for caller, part in kept_parts(site, request.visitor, name):
+            ask(site, caller, "delete", id=part["id"])
+        back = (("do", "restore"), ("ref", name))
+        return [Notice("done", text("kept.deleted"), back=back)]
 
     return joined(each(request.values["ref"], delete), "kept.several_deleted")
+
+
+def _restore(site: ConsoleSite, request: PageRequest) -> list[Notice]:
+    """Take back a deletion, for each address of the visitor that had the message."""
+
+    def restore(name: str) -> list[Notice]:
+        refused = None
+        restored = False
+        for caller in request.visitor.callers():
+            try:
+                ask(site, caller, "restore", id=name)
+                restored = True
+            except RefError as error:
+                refused = error
+        if refused and not restored:
+            raise refused
+        return [Notice("done", text("kept.restored"))]
+
+    return joined(each(request.values["ref"], restore), "kept.several_restored")
 
 
 def released(answer: dict[str, Any]) -> Iterator[Notice]:
@@ -181,21 +193,11 @@ def released(answer: dict[str, Any]) -> Iterator[Notice]:
         yield notice_of(answer["training"])
 
 
-def _delete(site: ConsoleSite, request: PageRequest) -> list[Notice]:
-    return _deleted(site, request, request.values["id"])
-
-
-def _deleted(site: ConsoleSite, request: PageRequest, name: str) -> list[Notice]:
-    for caller, part in list(_parts(site, request.visitor, name)):
-        ask(site, caller, "delete", id=part["id"])
-    return [Notice("done", text("kept.deleted"))]
-
-
 RELEASE: Final = Act(partial(_release, False), (ID, _ONLY, _AGAIN), "next hop")
 RELEASE_AND_TEACH: Final = Act(partial(_release, True), (ID, _ONLY, _AGAIN), "next hop")
-DELETE: Final = Act(_delete, (ID,), "quick")
+DELETE: Final = Act(_delete, (_REFS,), "quick")
+RESTORE: Final = Act(_restore, (_REFS,), "quick")
 RELEASE_CHOSEN: Final = Act(_release_chosen, (_REFS,), "next hop")
-DELETE_CHOSEN: Final = Act(_delete_chosen, (_REFS,), "quick")
 
 
 LINK_PATH: Final = "/d"
@@ -222,12 +224,14 @@ class LinkedMessage(NamedTuple):
 
     def act(self, site: ConsoleSite, do: str, *, again: bool) -> list[Notice]:
         """Do what a form asks for; a refusal becomes a notice."""
-        if do not in ("release", "release_teach", "delete"):
+        if do not in ("release", "release_teach", "delete", "restore"):
             raise ApiError(400, text("error.no_page"))
         try:
-            if do == "delete":
-                ask(site, self.caller, "delete", id=self.name)
-                return [Notice("done", text("kept.deleted"))]
+            if do in ("delete", "restore"):
+                ask(site, self.caller, do, id=self.name)
+                if do == "restore":
+                    return [Notice("done", text("kept.restored"))]
+                return [Notice("done", text("kept.deleted"), back=(("do", "restore"),))]
             given = {"id": self.name, "teach": do == "release_teach", "again": again}
             return list(released(ask(site, self.caller, "release", **given)))
         except SpamnbError as error:

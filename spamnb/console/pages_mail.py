@@ -21,8 +21,10 @@ from spamnb.console.page import (
     Notice,
     PageRequest,
     PageView,
+    Visitor,
     ask,
     joined,
+    joined_kept,
     owned,
     percent,
     status_or_fault,
@@ -400,19 +402,22 @@ def show_message(site: ConsoleSite, request: PageRequest) -> PageView:
             "novelty": explained.get("novelty"),
             "sender": sender_view(site, request, caller, found["notes"]),
             "sees_all": request.visitor.role != "user",
-            "kept": _kept(site, caller, found["kept"]),
-            "act": QUARANTINE_PATH,
-            "act_token": request.visitor.form_token(QUARANTINE_PATH),
+            **kept_facts(site, request.visitor, found["kept"]),
         },
     )
 
 
-def _kept(site: ConsoleSite, caller: ApiCaller, name: str | None) -> dict[str, Any] | None:
-    """The message in quarantine; None if it does not wait there, or not any more."""
+def kept_facts(site: ConsoleSite, visitor: Visitor, name: str | None) -> dict[str, Any]:
+    """Return what the page shows of a message in quarantine; `kept` is None if it is not there."""
+    kept = None
     with suppress(RefError):
-        kept = ask(site, caller, "quarantined", id=name) if name else None
-        return kept and kept | {"releasing": kept["state"] == "releasing"}
-    return None
+        kept = joined_kept(site, visitor, name) if name else None
+    return {"kept": kept, **quarantine_form(visitor)}
+
+
+def quarantine_form(visitor: Visitor) -> dict[str, Any]:
+    """Return where the forms for a message in quarantine are sent, and their token."""
+    return {"act": QUARANTINE_PATH, "act_token": visitor.form_token(QUARANTINE_PATH)}
 
 
 def clue_rows(

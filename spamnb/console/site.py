@@ -31,13 +31,14 @@ from collections.abc import (
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from http import HTTPStatus
 from math import isfinite
 from pathlib import Path
 from struct import Struct
+from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -1006,6 +1007,28 @@ class SettingsInForce(NamedTuple):
     """name, value, default and help text of each; secrets are masked"""
 
 
+_GRAPHS_S: Final = 600.0
+"""graphs of 20,000 verdicts take up to a second of processor time"""
+
+
+class RecentValue:
+    """A value that takes long to compute, and that may be some time old."""
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
+        self._lock = Lock()
+        self._until = 0.0
+        self._value: Any = None
+
+    def value(self, compute: Callable[[], Any]) -> Any:
+        """Return the value; `compute` makes it if there is none yet, or if it is too old."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._value = compute()
+                self._until = time.monotonic() + self._keep_s
+            return self._value
+
+
 @dataclass(frozen=True, slots=True)
 class ConsoleSite:
     """The served home.
@@ -1027,6 +1050,8 @@ class ConsoleSite:
     settings: SettingsInForce = SettingsInForce()  # noqa: RUF009 - it is frozen
     users_release: UsersRelease = "junk"
     """what a caller of one user may release"""
+    graphs: RecentValue = field(default_factory=lambda: RecentValue(_GRAPHS_S))
+    """those of the overview"""
 
     @contextmanager
     def reading(self) -> Iterator[Filter]:

@@ -462,6 +462,10 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         _object(deleted="string"), (_QUARANTINE_ID,),
     ),
     ApiOperation(
+        "restore", "POST", "/quarantine/{id}/restore", "quarantine", operations.restore,
+        _object(restored="string"), (_QUARANTINE_ID,),
+    ),
+    ApiOperation(
         "people", "GET", "/people", "admin", operations.people, _object(people="array"),
     ),
     ApiOperation(

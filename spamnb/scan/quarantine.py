@@ -4,6 +4,7 @@
                 these say "released", or the next hop would file the message as junk
     ID.json     its envelope byte for byte (MAIL, each RCPT with parameters, XFORWARD), the
                 verdict's facts, the next hop, and the recipients that have it by now
+    ID.deleted  instead of ID.json for the hour in which a deletion can be taken back
 
 Files are 0600 in a 0700 folder, written to a temporary file, synced and renamed: the message, the
 folder, the sidecar, the folder. So `keep` returns when both are on disk, and a crash leaves no
@@ -49,13 +50,16 @@ from spamnb.telemetry import Log, now_us, silent
 
 _ID = re.compile(r"[0-9]{8}T[0-9]{12}-[0-9a-f]{8}")
 _DAY_US: Final = 86_400_000_000
-_ORPHAN_S: Final = 3_600
-"""how long a message may lack its sidecar while both are being written"""
+_HOUR_S: Final = 3_600
+"""how long a message may lack its sidecar while both are being written, and how long a deletion can
+be taken back"""
 _COUNT_AGAIN_S: Final = 60.0
 _COUNT: Final = struct.Struct("=dQ")
 """in the lock file: when the files were counted (monotonic clock), and their total size now"""
 _HEAD_BYTES: Final = 65_536
 _TIDY_S: Final = 3_600.0
+_WAITING: Final = "json"
+_DELETED: Final = "deleted"
 _MOST_FOUND: Final = 200
 """a message is kept right after its verdict: at most this many others come between"""
 
@@ -128,10 +132,13 @@ class Quarantine:
         except OSError as error:
             raise refused(error, self.folder) from error
         if not fits:
+            if self._delete(self.ids(_DELETED), "deleted before, to make room", _DELETED):
+                return self._make_room(size)
             raise StoreFullError(
                 f"the quarantine has reached its {self.limits.limit_bytes} bytes",
                 hint="release or delete messages, or raise its limit",
             )
+        return None
 
     def _write(self, name: str, data: bytes) -> None:
         path = self.folder / name
@@ -152,15 +159,19 @@ class Quarantine:
 
     def get(self, identity: str) -> QuarantinedMessage:
         """The record of a message."""
+        missing = RefError(
+            f"there is no message {identity} in quarantine", hint="see `spamnb quarantine list`"
+        )
+        return self._read(identity, _WAITING, missing)
+
+    def _read(self, identity: str, ending: str, missing: RefError) -> QuarantinedMessage:
+        path = self._path(identity, ending)
         try:
-            text = self._path(identity, "json").read_bytes()
+            text = path.read_bytes()
         except FileNotFoundError as error:
-            raise RefError(
-                f"there is no message {identity} in quarantine",
-                hint="see `spamnb quarantine list`",
-            ) from error
+            raise missing from error
         except OSError as error:
-            raise refused(error, self._path(identity, "json")) from error
+            raise refused(error, path) from error
         return decoded(text, identity)
 
     def raw(self, identity: str) -> bytes:
@@ -207,10 +218,10 @@ class Quarantine:
                 used += entry.stat().st_size
         return used
 
-    def ids(self) -> list[str]:
-        """The IDs of all messages, the oldest first."""
-        names = [entry.name for entry in self._files()]
-        return sorted(name[:-5] for name in names if name.endswith(".json") and _ID.match(name))
+    def ids(self, ending: str = _WAITING) -> list[str]:
+        """The IDs of all messages that wait, the oldest first."""
+        names = (entry.name.rpartition(".") for entry in self._files())
+        return sorted(name for name, _, end in names if end == ending and _ID.fullmatch(name))
 
     def _files(self) -> Iterator[os.DirEntry[str]]:
         try:
@@ -231,24 +242,72 @@ class Quarantine:
     # -- deleting -------------------------------------------------------------------------------
 
     def delete(self, identity: str, reason: str = "requested") -> None:
-        """Delete a message."""
+        """Delete a message at once and for good."""
         if not self._delete([identity], reason):
             raise RefError(f"there is no message {identity} in quarantine")
 
-    def _delete(self, identities: list[str], reason: str) -> int:
+    def delete_for(self, identity: str, only: Collection[int] | None = None) -> None:
+        """Delete a message for some recipients, by their indexes, or for all; see `restore`."""
+        with self._locked():
+            entry = self.get(identity)
+            if only is not None:
+                dropped = entry.dropped | {at for at in only if at in entry.open}
+                entry = replace(entry, dropped=dropped)
+            if only is not None and entry.open:
+                self._save(entry)
+                return
+            self._save(entry, _DELETED)
+            self._path(identity, _WAITING).unlink()
+            sync_folder(self.folder)
+        self._log_deletion(identity, "requested")
+
+    def restore(
+        self, identity: str, own: Callable[[QuarantinedMessage], Collection[int]] | None = None
+    ) -> None:
+        """Take back `delete_for`, which is possible for an hour.
+
+        `own` gives the indexes of the caller's recipients: only what was deleted for these is
+        restored. Without it, what was deleted for all. Failure: RefError if there is nothing to
+        restore.
+        """
+        missing = RefError(
+            f"there is no deleted message {identity}", hint="a deletion is final after an hour"
+        )
+        make_folder(self.folder)
+        with self._locked():
+            ending = _WAITING if self._path(identity, _WAITING).exists() else _DELETED
+            entry = self._read(identity, ending, missing)
+            by_administrator = ending == _DELETED and bool(entry.open)
+            if own is None:
+                possible = ending == _DELETED
+                dropped = entry.dropped if by_administrator else frozenset[int]()
+            else:
+                dropped = entry.dropped.difference(own(entry))
+                possible = dropped != entry.dropped and not by_administrator
+            if not possible:
+                raise missing
+            self._save(replace(entry, dropped=dropped), ending)
+            if ending == _DELETED:
+                self._path(identity, _DELETED).rename(self._path(identity, _WAITING))
+                sync_folder(self.folder)
+
+    def _delete(self, identities: list[str], reason: str, ending: str = _WAITING) -> int:
         """Delete messages; returns how many there were.
 
         All sidecars go first, so that no listed message lacks its body. Two syncs serve for all:
         with two for each, 3,000 expired messages delayed the scan that found them by 27 s.
         """
-        sidecars = {identity: self._path(identity, "json") for identity in identities}
+        sidecars = {identity: self._path(identity, ending) for identity in identities}
         try:
             with self._locked() as handle:
                 gone = [identity for identity, path in sidecars.items() if _unlinked(path)]
+                # A crash of `delete_for` leaves both sidecars: the message waits.
+                waiting = {*self.ids()} if ending == _DELETED else set()
                 os.ftruncate(handle, 0)  # the next `keep` counts again
             sync_folder(self.folder)
             for identity in gone:
-                self._path(identity, "eml").unlink(missing_ok=True)
+                if identity not in waiting:
+                    self._path(identity, "eml").unlink(missing_ok=True)
             sync_folder(self.folder)
         except FileNotFoundError:
             return 0
@@ -267,9 +326,14 @@ class Quarantine:
         oldest = _stamp(now - self.limits.keep_days * _DAY_US)
         old = [identity for identity in self.ids() if identity < oldest]
         gone = self._delete(old, f"older than {self.limits.keep_days} days") if old else 0
-        listed = set(self.ids())
+        ends = f".{_DELETED}"
+        deleted = [file for file in self._files() if file.name.endswith(ends)]
+        hour = [file.name.removesuffix(ends) for file in deleted if _is_old(file, now)]
+        if hour:
+            self._delete(hour, "deleted an hour before", _DELETED)
+        listed = {*self.ids(), *self.ids(_DELETED)}
         for file in self._files():
-            whole = file.name.endswith(".json") or file.name.removesuffix(".eml") in listed
+            whole = file.name.endswith((".json", ends)) or file.name.removesuffix(".eml") in listed
             with suppress(FileNotFoundError):
                 if not (whole and not file.name.startswith(".")) and _is_old(file, now):
                     os.unlink(file.path)  # noqa: PTH108 - a DirEntry
@@ -316,7 +380,7 @@ class Quarantine:
             self._update(entry, lambda now: now.ended(to, {}))
             raise
         by_number = dict(zip(to, replies, strict=True))
-        return self._update(entry, lambda now: now.ended(to, by_number), "all recipients have it")
+        return self._update(entry, lambda now: now.ended(to, by_number))
 
     def _start_release(
         self, identity: str, only: Collection[int] | None, *, again: bool
@@ -340,24 +404,15 @@ class Quarantine:
             self._save(entry)
             return entry, to
 
-    def delete_for(self, identity: str, only: Collection[int]) -> QuarantinedMessage:
-        """Delete a message for some recipients, by their indexes; returns its new record."""
-        return self._update(
-            self.get(identity),
-            lambda now: replace(now, dropped=now.dropped | {at for at in only if at in now.open}),
-            "requested",
-        )
-
     def _update(
         self,
         entry: QuarantinedMessage,
         change: Callable[[QuarantinedMessage], QuarantinedMessage],
-        reason: str = "",
     ) -> QuarantinedMessage:
         """Change a record as it is now, since other processes change it, too.
 
-        A message for which no recipient waits any more is deleted, with a reason. If another
-        process has deleted it, it stays so.
+        A message for which no recipient waits any more is deleted. If another process has deleted
+        it, it stays so.
         """
         with self._locked():
             try:
@@ -367,11 +422,11 @@ class Quarantine:
             if changed.open:
                 self._save(changed)
         if not changed.open:
-            self._delete([entry.id], reason)
+            self._delete([entry.id], "all recipients have it")
         return changed
 
-    def _save(self, entry: QuarantinedMessage) -> None:
-        self._write(f"{entry.id}.json", encoded(entry))
+    def _save(self, entry: QuarantinedMessage, ending: str = _WAITING) -> None:
+        self._write(f"{entry.id}.{ending}", encoded(entry))
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -407,4 +462,7 @@ def _unlinked(path: Path) -> bool:
 
 
 def _is_old(file: os.DirEntry[str], now: int) -> bool:
-    return file.name != ".lock" and now / 1e6 - file.stat().st_mtime > _ORPHAN_S
+    try:
+        return file.name != ".lock" and now / 1e6 - file.stat().st_mtime > _HOUR_S
+    except FileNotFoundError:
+        return False

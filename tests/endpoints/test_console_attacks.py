@@ -32,7 +32,7 @@ SCOPES = {
     "score": {"score"},
     "teach": {"teach", "forget", "undo", "list_sender"},
     "read": {"explain", "verdicts", "stream", "verdict", "journal", "senders"},
-    "quarantine": {"quarantine", "quarantined", "view", "raw", "release", "delete"},
+    "quarantine": {"quarantine", "quarantined", "view", "raw", "release", "delete", "restore"},
     "metrics": {"metrics", "series"},
 }
 """scope -> all that it allows; every other operation needs `admin`"""

@@ -8,10 +8,12 @@ import threading
 import pytest
 from support.waiting import LIMIT_S
 
-from spamnb.errors import PeerError, RefError, RefusedError, UserError
+from spamnb.errors import PeerError, RefError, RefusedError, StoreFullError, UserError
 from spamnb.mail.envelope import Envelope
 from spamnb.scan.quarantine import Quarantine
 from spamnb.scan.values import ReleaseReply
+from spamnb.settings.values import QuarantineLimits
+from spamnb.telemetry import now_us
 
 NAMES = ("ann@a.example", "bob@b.example", "carl@c.example")
 ENVELOPE = Envelope(
@@ -145,14 +147,64 @@ def test_releases_to_different_recipients_run_side_by_side(quarantine, identity)
 
 def test_a_message_is_deleted_for_one_recipient(quarantine, identity):
     """The others still have it; a deleted one gets nothing by a later release."""
-    assert quarantine.delete_for(identity, {0}).open == (1, 2)
+    quarantine.delete_for(identity, {0})
+    assert quarantine.get(identity).open == (1, 2)
     assert quarantine.get(identity).results()[0] == ("ann@a.example", "deleted")
     sent = []
     quarantine.release(identity, lambda one: sent.append(one.rcpt_lines) or [OK, LATER])
     assert sent == [ENVELOPE.rcpt_lines[1:]]
-    assert quarantine.delete_for(identity, {1, 2}).done == {1}
+    quarantine.delete_for(identity, {1, 2})
     with pytest.raises(RefError):
         quarantine.get(identity)
+    quarantine.restore(identity, lambda _: {1, 2})
+    assert (quarantine.get(identity).done, quarantine.get(identity).open) == ({1}, (2,))
+
+
+def test_a_deletion_is_taken_back_for_an_hour(tmp_path):
+    """Then the message is gone with its files; sooner if the room is needed."""
+    quarantine = Quarantine(tmp_path / "home" / "quarantine")
+    first, second = (quarantine.keep(b"x" * 1_000, ENVELOPE, {}) for _ in range(2))
+    for name in (first, second):
+        quarantine.delete_for(name)
+    assert quarantine.ids() == []
+    quarantine.restore(first)
+    assert quarantine.raw(first) == b"x" * 1_000
+    for name in (first, "20260101T000000000000-01234567"):
+        with pytest.raises(RefError):
+            quarantine.restore(name)
+    assert quarantine.expire(now_us() + 3_500_000_000) == 0
+    quarantine.restore(second)
+    for name in (first, second):
+        quarantine.delete_for(name)
+    quarantine.expire(now_us() + 3_700_000_000)
+    assert [path.name for path in quarantine.folder.iterdir()] == [".lock"]
+    with pytest.raises(RefError):
+        quarantine.restore(second)
+
+
+def test_deleted_messages_make_room(tmp_path):
+    """A full quarantine first removes what was deleted; what waits stays."""
+    limits = QuarantineLimits(limit_bytes=8_000)
+    quarantine = Quarantine(tmp_path / "home" / "quarantine", limits)
+    kept, deleted = (quarantine.keep(b"x" * 2_000, ENVELOPE, {}) for _ in range(2))
+    quarantine.delete_for(deleted)
+    more = quarantine.keep(b"x" * 3_000, ENVELOPE, {})
+    assert quarantine.ids() == [kept, more]
+    with pytest.raises(RefError):
+        quarantine.restore(deleted)
+    with pytest.raises(StoreFullError):
+        quarantine.keep(b"x" * 3_000, ENVELOPE, {})
+
+
+def test_a_killed_deletion_loses_no_message_that_waits(quarantine, identity):
+    """With both sidecars the message waits; an hour later only the second sidecar is gone."""
+    sidecar = quarantine.folder / f"{identity}.json"
+    sidecar.with_suffix(".deleted").write_bytes(sidecar.read_bytes())
+    with pytest.raises(RefError):
+        quarantine.restore(identity)
+    quarantine.expire(now_us() + 3_700_000_000)
+    assert quarantine.raw(identity)
+    assert not sidecar.with_suffix(".deleted").exists()
 
 
 def test_what_some_see_has_nothing_of_the_others(quarantine, identity):

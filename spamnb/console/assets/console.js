@@ -134,21 +134,50 @@ function slide() {
 function step(by) {
   const links = all("a.open");
   const at = links.findIndex((link) => link.closest("tr, li").contains(document.activeElement));
-  links[Math.max(0, Math.min(links.length - 1, at < 0 ? 0 : at + by))]?.focus();
+  const link = links[Math.max(0, Math.min(links.length - 1, at < 0 ? 0 : at + by))];
+  link?.focus();
+  if (link && hasPane()) preview(link);
 }
 
 function press(key) {
-  const within = document.activeElement.closest("tr") || find("main");
-  within.querySelector(`button[data-key=${key}]`)?.click();
+  const row = document.activeElement.closest("tr");
+  const button = row?.querySelector(`button[data-key=${key}]`) || find(`main button[data-key=${key}]`);
+  // Without a choice, a key of the list acts on the row that has the focus.
+  const box = row && button?.form?.id === "chosen" && !find("input[name=ref]:checked") && find("input[name=ref]", row);
+  if (box) box.checked = true;
+  button?.click();
 }
+
+// --- the preview beside a list ------------------------------------------------------------------------
+
+const hasPane = () => Boolean(find("#pane")?.checkVisibility());
+
+function preview(link) {
+  if (!link.dataset.view) return;
+  const frame = find("#pane iframe");
+  for (const row of all("tr.shown")) row.classList.remove("shown");
+  link.closest("tr").classList.add("shown");
+  find("#pane .empty").hidden = true;
+  frame.hidden = false;
+  frame.src = link.dataset.view;
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a.open[data-view]");
+  if (!link || !hasPane() || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  if (link.closest("tr").matches(".shown")) return; // the second click opens the page
+  event.preventDefault();
+  preview(link);
+});
 
 const keys = {
   j: () => step(1),
   k: () => step(-1),
   o: () => document.activeElement.closest("tr, li")?.querySelector("a.open")?.click(),
-  h: () => find("button[data-key=h]")?.click(),
-  s: () => find("button[data-key=s]")?.click(),
-  u: () => find("#notices button[value=undo]")?.click(),
+  h: () => press("h"),
+  s: () => press("s"),
+  d: () => press("d"),
+  u: () => find("#notices form button")?.click(),
   a: () => press("a"),
   r: () => press("r"),
   "?": () => find("#keys").showModal(),
