@@ -478,7 +478,7 @@ class Watcher:
     check changes nothing, since the model knows the taught label.
 
     The watcher may run as root, and a Maildir's owner controls its links: all access is by
-    descriptors of folders, without following that user's links (`store.paths`).
+    descriptors of folders, without following that user's links (`store.files`).
     """
 
     def __init__(

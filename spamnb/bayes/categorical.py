@@ -1,16 +1,12 @@
-"""Categorical attributes and counts.
+"""Naive Bayes over categories and over counts.
 
-Naive Bayes over categories: each column holds one of several values.
+`CategoricalNB` takes any hashable values: words, numbers, bins, tuples; None and NaN are missing
+and are ignored. A value exists while some case has it, so forgetting its last case leaves no trace.
+The classifiers of counts use the formulas of the filter's kinds `multinomial` and `bernoulli`, but
+every column counts, seen or not; 0 times an impossible column is 0.
 
-Values are any hashables: words, numbers, bins, tuples. None and NaN are missing and are ignored.
-Invariants: a value exists while some case has it, so forgetting its last case leaves no trace;
-results equal those of scikit-learn's CategoricalNB on the same cases. Failure: as `Classifier`.
-
-Naive Bayes over counts: multinomial, complement, Bernoulli and Poisson models.
-
-They use the formulas of the filter's kinds `multinomial` and `bernoulli`, but every column counts,
-seen or not, as in scikit-learn. Invariants: results equal those of scikit-learn's models of these
-names on the same cases; 0 times an impossible column is 0. Failure: as `Classifier`.
+Invariant: results equal those of scikit-learn's classifiers of these names on the same cases.
+Failure: as `Classifier`.
 """
 
 from __future__ import annotations

@@ -1,19 +1,15 @@
-"""What every classifier does, and the derivation of its result.
+"""What every classifier does: learn, forget, merge, predict, and derive its result.
 
-Why a case has its probabilities: the product of Bayes' rule, factor by factor.
+`Classifier` holds the sums of each class and computes the posterior by Bayes' rule, in log space. A
+subclass defines which sums to keep of some cases (`_of`) and how to get the joint log probability
+of a case and each class from them (`_prepare`); `ProductClassifier` is the base of those that
+multiply one factor for each column. A `Derivation` has these factors: prior times factors is the
+product, and the posterior is the product divided by its sum over the classes.
 
-Must not know models or sums. Invariant: prior times factors is the product, and the posterior is
-the product divided by its sum over the classes.
-
-Base class of the classifiers: learn, forget, merge and predict.
-
-Holds the sums of each class and computes the posterior by Bayes' rule, in log space. A subclass
-defines which sums to keep of some cases (`_of`) and how to get the joint log probability of a case
-and each class from them (`_prepare`); `ProductClassifier` is the base of those that multiply one
-factor for each column. Invariants: learning adds the sums of the cases, forgetting subtracts them,
-merging adds those of another model, so the order of operations does not matter and forgetting
-restores every number; a call that fails changes nothing. A class exists while it is declared or has
-cases. Failure: UserError for invalid input, RefusedError for forgetting cases that were not learnt.
+Invariants: learning adds the sums of the cases, forgetting subtracts them, merging adds those of
+another model, so the order of operations does not matter and forgetting restores every number; a
+call that fails changes nothing. A class exists while it is declared or has cases. Failure:
+UserError for invalid input, RefusedError for forgetting cases that were not learnt.
 """
 
 from __future__ import annotations

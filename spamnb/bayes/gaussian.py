@@ -1,24 +1,20 @@
-"""Gaussian and other densities.
+"""Classifiers over numbers: Gaussian, by bins, and by kernel densities.
 
-Naive Bayes over numbers of any distribution: histograms (bins) and kernel densities.
+Gaussian: naive Bayes, and linear and quadratic discriminants. Mean and variance come from exact
+sums, so forgetting leaves no rounding error and cancellation cannot make a variance negative. A
+class may have a single case, and columns may be constant or dependent: a variance of 0 is raised to
+a floor. A class without cases has probability 0. `variance` names the formula: `population` is 1/N
+times the sum of (x - mean)^2 over the N cases of a class, `sample` is 1/(N - 1) times this sum.
+Population is the default: it maximises the likelihood, scikit-learn uses it (older versions used
+the sample variance for discriminants), and it is defined for one case.
 
-Both store the distinct numbers with their counts, so bins and kernels always fit the cases learnt
-and not forgotten. Invariants: columns are independent given the class; a class without cases has
-density 0 with kernels, and the smoothed probability with bins. Cost: memory and, for kernels, the
-time of a prediction grow with the number of distinct numbers. Failure: as `Classifier`.
+Bins and kernels: the distinct numbers are stored with their counts, so they always fit the cases
+learnt and not forgotten. Memory and, for kernels, the time of a prediction grow with the number of
+distinct numbers. A class without cases has density 0 with kernels, and the smoothed probability
+with bins.
 
-Gaussian classifiers over numbers: naive Bayes and linear and quadratic discriminants.
-
-Mean and variance come from exact sums, so forgetting leaves no rounding error and cancellation
-cannot make a variance negative. Invariants: equal to scikit-learn's GaussianNB,
-LinearDiscriminantAnalysis and QuadraticDiscriminantAnalysis on the same cases; a class may have a
-single case, and columns may be constant or dependent: a variance of 0 is raised to a floor. A class
-without cases has probability 0. Failure: as `Classifier`.
-
-`variance` names the formula: `population` is 1/N times the sum of (x - mean)^2 over the N cases of
-a class, `sample` is 1/(N - 1) times this sum. Population is the default: it maximises the
-likelihood, scikit-learn uses it (older versions used the sample variance for discriminants), and it
-is defined for one case.
+Invariant: results equal those of scikit-learn's GaussianNB, LinearDiscriminantAnalysis and
+QuadraticDiscriminantAnalysis on the same cases. Failure: as `Classifier`.
 """
 
 from __future__ import annotations

@@ -1,31 +1,20 @@
-"""Belief networks: structure, tables, dependence.
-
-One-dependence classifiers: each column depends on the class and on one other column.
-
-A tree (TAN) gives each column the parent with the most information about it; averaging (AODE)
-takes the mean over models with each column as the parent of all others. Both use counts of pairs
-of values, so both learn and forget single cases. Invariants: equal to exact inference in the
-corresponding belief network (`network`); missing and unseen values are ignored. Failure: as
-`Classifier`.
-
-Small discrete belief networks: exact inference, and tables learnt from cases.
+"""Belief networks: inference, tables and structure; and classifiers with dependent columns.
 
 A network is a list of nodes, each with its values, its parents and a table of p(value | parents).
 Two methods give the same result: `enumerate` sums over every assignment, by definition and in
 exponential time; `eliminate` multiplies tables and sums variables out one by one, smallest first.
-The tests use networks to check the classifiers. A learnt network keeps its distinct cases with
-their counts, and computes its tables from them. Invariants: probabilities are kept in log space or
-scaled, so a thousand observations do not underflow; the tables depend on the cases alone, not on
-the order of learning, so forgetting restores them exactly. Failure: UserError for a network that is
-no distribution, for impossible evidence and for cases that do not fit; RefusedError for forgetting
-cases that were not learnt.
+`LearntNetwork` keeps its distinct cases with their counts, and computes its tables from them alone,
+so forgetting restores them exactly. Probabilities are in log space or scaled, so a thousand
+observations do not underflow. `search_structure` is exact (Silander and Myllymäki, 2006): every
+score is a sum over the variables, so the best network of some variables is a best last variable
+with its best parents among the others, and the best network of those others.
 
-Find the structure of a small belief network: the parents of each variable, from cases.
+TAN gives each column the parent with the most information about it; AODE takes the mean over models
+with each column as the parent of all others. Both count pairs of values, equal exact inference in
+the corresponding network, and ignore missing and unseen values.
 
-The search is exact (Silander and Myllymäki, 2006): every score is a sum over the variables, so the
-best network of some variables is a best last variable with its best parents among the others, and
-the best network of those others. Invariant: no structure has a higher score. Failure: UserError for
-missing values and for too many variables.
+Failure: UserError for a network that is no distribution, for impossible evidence, and for cases
+that do not fit; RefusedError for forgetting cases that were not learnt.
 """
 
 from __future__ import annotations

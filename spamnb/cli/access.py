@@ -1,9 +1,4 @@
-"""`token` and `passwd`: access to the console and the daemon.
-
-`spamnb token`: create, list and revoke tokens of the HTTP API.
-
-`spamnb passwd`: manage the logins of the delivery agent and of the pages.
-"""
+"""`spamnb token` and `spamnb passwd`: tokens of the HTTP API, and logins of pages and delivery."""
 
 from __future__ import annotations
 

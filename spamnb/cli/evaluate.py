@@ -1,7 +1,4 @@
-"""`spamnb evaluate` with other labels than ham and spam, on mail or plain text.
-
-`spamnb evaluate`: measure the filter on sorted mail.
-"""
+"""`spamnb evaluate`: measure the filter on sorted mail, or on any collection with labels."""
 
 from __future__ import annotations
 

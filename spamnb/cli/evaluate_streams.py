@@ -1,10 +1,8 @@
-"""Evaluations on streams of mail: decisions, persons, and bounds on losses.
+"""`spamnb evaluate` on streams of mail: `--decisions`, `--world` and `--persons`, and `--apply`.
 
-`spamnb evaluate --decisions`: what users see, with labels for some of the mistakes only.
-
-`spamnb evaluate --world` and `--persons`: several persons who share a model.
-
-`--apply` of `evaluate` and `tune`: store costs that meet the ham loss target.
+`--decisions` measures what users see, with labels for some of the mistakes only; `--world` and
+`--persons`, several persons who share a model. `--apply`, also of `tune`, stores costs that meet
+the ham loss target.
 """
 
 from __future__ import annotations

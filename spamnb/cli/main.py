@@ -1,16 +1,11 @@
-"""The command line: its commands, help and errors.
+"""The entry point of the command line: the tree of commands, `--help` with examples, and errors.
 
-Click commands with examples in `--help`, and groups that import commands on demand.
+A command that fails prints one line. Exit codes: 0 success, 1 negative result (such as a failed
+check), 2 user error, 3 store or system error, 4 remote server error, 70 bug, 130 interrupted.
+`score --exit-code` and `filter` return 75 for every failure, so that a mail system cannot mistake a
+failure for a verdict, and keeps the message.
 
-A group has the import paths of its commands, so that `--version` and `--help` import nothing
-heavy.
-
-Entry point of the command line: runs a command and reports a failure in one line.
-
-Imports nothing heavy, so `--version` and `--help` are fast. Exit codes: 0 success, 1 negative
-result (such as a failed check), 2 user error, 3 store or system error, 4 remote server error,
-70 bug, 130 interrupted. `score --exit-code` and `filter` return 75 for every failure, so that a
-mail system cannot mistake a failure for a verdict, and keeps the message.
+A group has the import paths of its commands, so that `--version` and `--help` import nothing heavy.
 """
 
 from __future__ import annotations

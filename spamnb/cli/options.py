@@ -1,9 +1,4 @@
-"""Options that several commands share.
-
-Option types that several commands use.
-
-Options that select events of the journal, and parsing of times.
-"""
+"""Options that several commands share: their types, and those that select events of the journal."""
 
 from __future__ import annotations
 

@@ -1,20 +1,16 @@
-"""A command's settings, log, model and daemon.
+"""What a command works with: settings, log, home, model, user, and the daemon of the home.
 
-Settings, home, model and user of one run of the command line.
-
-Each is loaded on first use, so that a command without a model opens none. If root runs a command
-on another user's home, the process takes that user's id before it opens the home, because the
-daemon could not write files of root. Files named on the command line are still opened as root
-(`store.paths`).
-Failure: SettingsError, StoreError.
-
-Find the daemon of the home, and ask it for operations; without a daemon run them here.
+Each is loaded on first use, so that a command without a model opens none. If root runs a command on
+another user's home, the process takes that user's id before it opens the home, because the daemon
+could not write files of root. Files named on the command line are still opened as root
+(`store.files`).
 
 Only the daemon writes a model that it serves, so commands that write check for it first. A user
 without access to the home reaches only the socket, and trains under the own name. Without a daemon
 `LocalClient` runs the same operations in this process.
 
-Failure: StoreBusyError for a daemon that does not answer; nothing is written then.
+Failure: SettingsError, StoreError; StoreBusyError for a daemon that does not answer; nothing is
+written then.
 """
 
 from __future__ import annotations

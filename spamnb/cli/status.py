@@ -1,9 +1,4 @@
-"""Status of the daemon.
-
-`spamnb status`: state of the daemon and the model, counters and warnings.
-
-`spamnb watch`: train with messages that users move between Maildir folders.
-"""
+"""`spamnb status` and `spamnb watch`: the daemon's state; training by moves between folders."""
 
 from __future__ import annotations
 

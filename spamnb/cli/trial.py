@@ -1,11 +1,4 @@
-"""Compare with a filter that runs beside, on the command line.
-
-Ask for the labels of drawn messages, on which both filters differ.
-
-Print the report of a trial, as text or JSON.
-
-`spamnb trial`: compare this filter with another one on the same mail.
-"""
+"""`spamnb trial`: compare this filter with another one on the same mail; ask for labels; report."""
 
 from __future__ import annotations
 

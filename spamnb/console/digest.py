@@ -1,18 +1,15 @@
-"""Digest of the quarantine by mail.
-
-The mail of a digest: text and HTML without remote content. Pure.
-
-Rounds of digests: once a day each recipient of new messages in quarantine gets one.
+"""Digests by mail: once a day each recipient of new messages in quarantine gets one.
 
     home/console/digest.json    the last round: its day, the messages that it covers, who has one
 
-Only addresses of this site get digests: those of logins, and those in the domains that have
-mailboxes here. The process records a digest before it sends it, and the reply afterwards, so a
-killed process sends no digest twice. If the reply is not known, the next day's digest has the
-messages again. If the server defers a recipient, that digest is tried again a few times. If the
-server cannot be reached, the round continues later in the day. Messages that were in no digest are
-in the next one, for a week. A recipient without new messages gets no digest. Failure: StoreError,
-PeerError if the server cannot be reached or refuses everything.
+The mail has text and HTML without remote content. Only addresses of this site get digests: those of
+logins, and those in the domains that have mailboxes here. The process records a digest before it
+sends it, and the reply afterwards, so a killed process sends no digest twice. If the reply is not
+known, the next day's digest has the messages again. If the server defers a recipient, that digest
+is tried again a few times. If the server cannot be reached, the round continues later in the day.
+Messages that were in no digest are in the next one, for a week.
+
+Failure: StoreError, PeerError if the server cannot be reached or refuses everything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The pages of administrators and auditors.
-
-Graphs, Overview, Settings, Fleet, Time machine, What if and People.
-"""
+"""Pages of administrators: Graphs, Overview, Settings, Fleet, Time machine, What if and People."""
 
 from __future__ import annotations
 

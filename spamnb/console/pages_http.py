@@ -1,12 +1,8 @@
-"""The app of the pages.
+"""The table of the pages, and their HTTP side: logins, sessions, forms, errors.
 
-The table of the pages, from which routes, menu and rights are derived.
-
-The HTTP side of the pages: logins, sessions, forms, errors.
-
-A GET changes nothing. A POST must come from a page of this site (`Sec-Fetch-Site`, or else
-`Origin`), and have the token of its form. If the role of a visitor does not allow a page, the reply
-says that the page does not exist.
+Routes, menu and rights are derived from the table. A GET changes nothing. A POST must come from a
+page of this site (`Sec-Fetch-Site`, or else `Origin`), and have the token of its form. If the role
+of a visitor does not allow a page, the reply says that the page does not exist.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """The pages of messages that wait: quarantine, review, and links of the digest.
 
-The pages of the quarantine: messages, one message with its preview, release and delete.
-
-A user with several addresses acts as each of them on its own part of a message.
-
-The page of a signed link: one message, for one recipient, without a login.
-
-A GET only shows the message; only the forms act. The operations are those of a caller of one user,
-so the settings that limit what users may release apply here, too.
-
-The pages of what waits for review: entries by user, one entry with its message, decisions.
+A user with several addresses acts as each of them on its own part of a message. A signed link leads
+to one message, for one recipient, without a login: it has the rights of a caller of one user, so
+the settings that limit what users may release apply to it, too. A GET only shows a message; only
+the forms act.
 """
 
 from __future__ import annotations

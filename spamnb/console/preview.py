@@ -1,17 +1,12 @@
-"""The preview of a message.
+"""The preview of a message: one HTML document that is safe to show. Pure.
 
-Make the HTML of a message safe to show. Pure.
+Header fields are a table; text is shown as it is; attachments are listed and never opened; hidden
+text that the reader found is shown separately and marked. The passage that raises the score of a
+message is quoted above its text. Of HTML, only tags that structure text, and links, are kept
+(`clean_html`). A link keeps its target only if the host can be written in ASCII. The target is
+written anew, so the host that is shown beside the link is the one that a browser would connect to.
 
-Only tags that structure text, and links, are kept. A link keeps its target only if the host can be
-written in ASCII. The target is written anew, so the host that is shown beside the link is the one
-that a browser would connect to.
-
-The preview of a message, as one HTML document. Pure.
-
-Header fields are a table; text is shown as it is; HTML is cleaned (`clean_html`); hidden text
-that the reader found is shown separately and marked; attachments are listed and never opened. The
-limits of the reader (`mail/limits.py`) bound the work for any message. No function raises. The
-passage that raises the score of a message is quoted above its text.
+The limits of the reader (`mail/limits.py`) bound the work for any message. No function raises.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
-"""The HTTP server of the console.
+"""The HTTP server of the console: uvicorn on given sockets, routes of the API and of the pages.
 
-The HTTP side of the API: routes from the table, identification, limits, errors; and the pages.
-
-Imports starlette, which the extra `console` installs. An operation waits for a place (`PLACES`)
-and runs in a thread.
-
-The HTTP server of the console: uvicorn on given sockets, with the process's own event loop.
-
-The kernel identifies the client of a unix socket (SO_PEERCRED). A client that does not send a whole
-head within ten seconds is disconnected, and a network that has too many connections gets no more.
-If a client has sent too many requests, the next request is refused before it is read.
+Imports starlette, which the extra `console` installs. An operation waits for a place (`PLACES`) and
+runs in a thread. The kernel identifies the client of a unix socket (SO_PEERCRED). A client that
+does not send a whole head within ten seconds is disconnected, and a network that has too many
+connections gets no more. If a client has sent too many requests, the next request is refused before
+it is read.
 """
 
 from __future__ import annotations

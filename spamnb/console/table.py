@@ -1,10 +1,6 @@
-"""The operations of the HTTP interface, and their description as OpenAPI.
+"""The table of the API: method, path, scope, parameters and reply of each operation. Pure.
 
-The table of the API's operations: method, path, scope, parameters, reply.
-
-Routes, checks, rights and the OpenAPI document are derived from it, so they cannot differ.
-
-The OpenAPI 3.1 document of the API, made from the table of operations. Pure.
+Routes, checks, rights and the OpenAPI 3.1 document are derived from it, so they cannot differ.
 """
 
 from __future__ import annotations

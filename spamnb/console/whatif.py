@@ -1,12 +1,8 @@
-"""What another threshold would have decided.
-
-Which decisions other costs would have given for messages that were judged already. Pure.
+"""What another threshold would have decided on the newest messages of the history. Writes nothing.
 
 Three numbers say how many messages would be on the wrong side. They are of different kinds, so they
 are never added: those that people labelled (known), those that the probabilities predict
 (expected), and the share of ham that the evidence cannot exclude (at most).
-
-What other costs would have decided on the newest messages of the history; writes nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Checks of the settings against the machine.
-
-Checks of `spamnb config check`: find the problems that would stop `serve`.
+"""Checks of `spamnb config check`: find the problems that would stop `serve`.
 
 Each check does what a process of the daemon does with the same setting, as the daemon's user, and
 reports the same error. Nothing is written; addresses are bound briefly and released. Addresses in

@@ -1,9 +1,4 @@
-"""Make the parts of the daemon from the settings.
-
-Convert settings to the parameters of listeners, model sessions and scanners. Pure.
-
-The names of persons for a running process, which keeps the old names if new ones are invalid.
-"""
+"""Make the parts of the daemon from the settings: listeners, model sessions, scanners, persons."""
 
 from __future__ import annotations
 

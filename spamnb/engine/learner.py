@@ -192,10 +192,10 @@ class StepBudgets:
     contradicting labels. The steps of one person within a day sum to less than a budget: each is
     scaled by what is left of it, so strong contradictions have less effect the more there are.
     Labels that the model agrees with use up next to nothing. Counts still change by one, and the
-    corrected message still gets the person's label (`core.model.correction`). Bulk training has no
+    corrected message still gets the person's label (`model.correction`). Bulk training has no
     budget: the owner of the model runs it.
 
-    All users without enough credit (`engine.credit`) share one more budget, for thirty days: many
+    All users without enough credit (`planner`) share one more budget, for thirty days: many
     new accounts have no more effect than one, and waiting for the next day gains nothing. A user
     with credit does not use it, and has an own one for thirty days that grows with the credit.
 

@@ -1,14 +1,12 @@
-"""Look up messages and their labels.
+"""Find a message by reference, and the labels that it has.
 
-Find a message by reference: a digest, a Message-ID, or the value of the signature header.
+A reference is a digest, a Message-ID, or the value of the signature header. A message that was
+scored or learnt is found without its body: in the history by any of the three, in the journal by
+digest or Message-ID. A Message-ID that matches several different messages raises an error that
+lists them.
 
-A message that was scored or learnt is found without its body: in the history by signature, digest
-or Message-ID, in the journal by digest or Message-ID. A Message-ID that matches several different
-messages raises an error that lists them.
-
-The labels of one message: of administrators and users, and which of them is in force.
-
-Labels of persons are not among them: they decide only the verdicts on the mail of their person.
+Labels of persons are not among the labels of a message: they decide only the verdicts on the mail
+of their person.
 """
 
 from __future__ import annotations

@@ -1,18 +1,13 @@
-"""Read mailboxes for training.
+"""Read messages from files, folders of any depth, Maildirs, mboxes and standard input.
 
-Decompress gzip, bzip2 and xz files within limits.
+They are read one at a time, in the same order on every run. A file that cannot be read yields an
+`Unreadable`; only a path that is missing, empty or without mail raises CorpusError. Must not know
+what is done with the messages.
 
-A few compressed bytes can expand to gigabytes. A file may therefore expand to at most RATIO times
-its size plus FREE_BYTES; the caller limits the total. The xz decoder may use as much memory as the
-highest preset of `xz` needs. A file may contain several streams one after the other.
-
-Failure: OSError; its `strerror` says what is wrong.
-
-Read messages from files, folders of any depth, Maildirs, mboxes and standard input.
-
-Messages and mboxes may be compressed (`compressed`). They are read one at a time, in the same order
-on every run. A file that cannot be read yields an `Unreadable`; only a path that is missing, empty
-or without mail raises CorpusError. Must not know what is done with the messages.
+Messages and mboxes may be compressed by gzip, bzip2 or xz, in several streams one after the other.
+A few compressed bytes can expand to gigabytes, so a file may expand to at most RATIO times its size
+plus FREE_BYTES; the caller limits the total. The xz decoder may use as much memory as the highest
+preset of `xz` needs.
 """
 
 from __future__ import annotations

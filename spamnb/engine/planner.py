@@ -1,20 +1,16 @@
-"""Plan the steps of a training, and the credit of users.
-
-Plan the events of a batch of requests: labels, sequence numbers, rehearsals; no scores.
+"""Plan the events of a batch of requests: labels, sequence numbers, rehearsals, credit; no scores.
 
 A request becomes a plan, or the receipt that says why nothing changes or why it is refused. Plans
 depend on the journal, so a whole batch is planned before its rows are read, with the same result as
 planning its requests one by one. Only a repeated correction asks `is_doubted`, which scores the
 message on the stored model. Must not know models.
 
-How far a user's earlier labels are confirmed: the credit of the user, an integer.
-
-A user starts with no credit. At each new label, one earlier label of the same user is checked,
-chosen by the number of the event: against the labels that administrators and users with enough
-credit have given the same message, or, without labels of others, against what the model says of
-the message as if the user had never labelled it. The credit rises by one if they agree and falls
-by two if they contradict. It is kept in the event, so undo, relearn and the hosts of a fleet have
-the same number. Must not know the journal.
+The credit of a user says how far the user's earlier labels are confirmed. A user starts with none.
+At each new label, one earlier label of the same user is checked, chosen by the number of the event:
+against the labels that administrators and users with enough credit have given the same message, or,
+without labels of others, against what the model says of the message as if the user had never
+labelled it. The credit rises by one if they agree and falls by two if they contradict. It is kept
+in the event, so undo, relearn and the hosts of a fleet have the same number.
 """
 
 from __future__ import annotations

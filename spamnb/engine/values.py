@@ -1,9 +1,4 @@
-"""Requests to the engine, and texts of words.
-
-The texts of features that are new to the model.
-
-Training requests: learn, forget, undo, bulk load. Values only.
-"""
+"""Requests to the engine (learn, forget, undo, bulk load), and the texts of words. Values only."""
 
 from __future__ import annotations
 

@@ -307,7 +307,7 @@ def read_report(raw: bytes, label: str) -> FeedbackReport:
 
     Pure. Must not know trust: it uses the content and not the sender. The product's headers on the
     outside belong to the report and not to the reported message, so no reference is taken from
-    them. Never raises; the work is bounded (`core.mail.body.attachments`, `core.mail.limits`).
+    them. Never raises; the work is bounded (`mail.mime`, `mail.limits`).
     """
     buffer = raw.replace(b"\r\n", b"\n")
     block, body = headers.split(buffer, (0, len(buffer)), mime.NO_HOSTS, set())

@@ -1,8 +1,8 @@
 """Single entry point for user feedback.
 
-`FeedbackService` resolves which message is meant (`rights`), checks that the sender may label it
-(`trust`), applies quotas and weights, then learns the label or queues it for review
-(`review_queue`). Changes are on disk when a method returns.
+`FeedbackService` resolves which message is meant, checks that the sender may label it (`rights`),
+applies quotas and weights, then learns the label or queues it for review (`review`). Changes are on
+disk when a method returns.
 
 Only labels of users, and of spamtraps, come here, never the product's own verdicts. A duplicate
 changes nothing and is a success; a contradicting label replaces the old one.

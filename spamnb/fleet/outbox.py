@@ -1,6 +1,6 @@
 """The outbox of a host: corrections and questions that wait for the fleet, and pins.
 
-    corrections u64 number -> u8 flags | body (`store.fleet.body`) of one event that changes nothing
+    corrections u64 number -> u8 flags | body (`entries`) of one event that changes nothing
     pins        label key  -> u64 number of the correction | i16 label
     questions   u64 number -> JSON: a correction of a verdict in the history of another host
     meta        "last"     -> u64 number of the last correction or question

@@ -1,14 +1,9 @@
-"""Reports and plots.
+"""The HTML report of an evaluation: one page that loads no other file, with its plots.
 
-Draw the plots of an evaluation: ROC, DET, learning curve, reliability, scores.
-
-The only module that uses matplotlib, an optional extra that is imported when the first plot is
-drawn. Draws the data of `statistics`. Failure: UserError if matplotlib is not installed.
-
-Write the HTML report of an evaluation: one page that loads no other file.
-
-It has tables of the metrics, the plots as inline SVG, and sentences that explain them. Must not
-know terminals. Input from outside (paths, labels) is escaped.
+It has tables of the metrics, the plots as inline SVG (ROC, DET, learning curve, reliability,
+scores), and sentences that explain them. Must not know terminals. Input from outside (paths,
+labels) is escaped. The only module that uses matplotlib, an optional extra that is imported when
+the first plot is drawn. Failure: UserError if matplotlib is not installed.
 """
 
 from __future__ import annotations

@@ -477,7 +477,7 @@ class TrialContext(NamedTuple):
     """labels of drawn messages, by `ident`"""
     sample: int = SAMPLE
     other_means: Mapping[str, int] = MappingProxyType({})
-    """see `mail_log`"""
+    """how often the log of the mail server shows each way to stop mail"""
 
 
 PAIRS_ALONE: Final = TrialContext()

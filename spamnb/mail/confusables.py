@@ -91,7 +91,7 @@ def _normal(text: str) -> tuple[str, bool]:
 
 
 def plain(text: str) -> bytes:
-    """The text as UTF-8 for `extract`: every non-ASCII run folded, split and paired."""
+    """The text as UTF-8 for the features: every non-ASCII run folded, split and paired."""
     return plain_and_whole(text)[0]
 
 

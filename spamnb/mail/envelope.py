@@ -1,19 +1,13 @@
-"""The envelope of a message, its domains, and the hosts of the site.
+"""The envelope of a message, its addresses and domains, and the names of the site. Pure.
 
-Addresses and domains: which name the same mailbox, and which are served at this site. Pure.
+`Envelope` is a parsed copy for rules, logs and reports; the next hop always gets the original bytes
+(filters that wrote a parsed envelope out again have become open relays). Parsing never fails: an
+unreadable part gives an empty text, and does not change what is sent.
 
 Two addresses are one mailbox if they differ only in case, in quotes around the local part, in the
 text after the delimiter (RFC 5233; unless the name itself has one), in a trailing dot of the
-domain, or in whether the domain is written in Unicode or ASCII (RFC 5890). Must not know messages
-or settings. Nothing fails; a domain without an ASCII form stays as it is.
-
-Sender, recipients and client of a message: a parsed copy of the envelope, beside its bytes.
-
-The copy serves rules, logs and reports; the next hop always gets the original bytes (filters that
-wrote a parsed envelope out again have become open relays). Must not know sockets. Parsing never
-fails: an unreadable part gives an empty text, and does not change what is sent.
-
-The names of the local site, which identify headers that local delivery wrote. A value.
+domain, or in whether the domain is written in Unicode or ASCII (RFC 5890). A domain without an
+ASCII form stays as it is. Must not know messages, sockets or settings.
 """
 
 from __future__ import annotations

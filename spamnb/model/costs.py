@@ -1,16 +1,12 @@
-"""Kinds of models, and costs of wrong verdicts: what settings and the model share.
+"""Costs of decisions, and the names of the kinds of models: what settings and the model share.
 
-The cost table: what each decision costs, and at which probability of spam it changes.
-
-Every label plays one of two roles, ham or spam, so one table serves any number of labels. Plain
-numbers: commands that only send requests to a daemon read the settings, which hold a table, and do
-not need numpy, which would take half of their start time. Must not know models, mail or the actions
-that follow a decision.
+Plain numbers: commands that only send requests to a daemon read the settings, which hold a table of
+costs, and do not need numpy, which would take half of their start time. Every label plays one of
+two roles, ham or spam, so one table serves any number of labels. Must not know models, mail or the
+actions that follow a decision.
 
 Invariants: a harsher decision never costs less for ham nor more for spam, so the decisions come in
 order as the probability of spam rises. Fails with SettingsError for an inconsistent table.
-
-The names of the model kinds, which settings and recipes share, without the arithmetic.
 """
 
 from __future__ import annotations

@@ -1,19 +1,16 @@
-"""Training events: kinds, ids and counts.
+"""The model's state as values: totals, feature counts, and the events that change them.
 
-The model's state as values: totals, feature counts, and the events that change them.
-
-The model is a sum over its journal: state = base + sum of events. Everything here is an integer,
-so sums commute, and adding an event and subtracting it again leaves every number as it was.
+The model is a sum over its journal: state = base + sum of events. Everything here is an integer, so
+sums commute, and adding an event and subtracting it again leaves every number as it was.
 
 Units: corrections `w` and steps are 2^-20 nats, bias and temperatures 2^-40. Ids are sorted and
 distinct within a group. `K` labels, `G` groups.
 
-Sort and search arrays of 64-bit ids, equally fast on every processor.
-
-`np.argsort` of 64-bit numbers uses the widest vectors of the processor, and on some processors
-these are slow: 30,000 ids took 1.6 ms on one. numpy sorts 16-bit numbers by counting, and it merges
-nearly sorted ones in one pass: together 0.6 ms, and 6.5 us for the 700 ids of a message instead of
-20. This way does not depend on the processor, and equal ids keep their order.
+Ids are sorted in their 16-bit parts, equally fast on every processor. `np.argsort` of 64-bit
+numbers uses the widest vectors of the processor, and on some processors these are slow: 30,000 ids
+took 1.6 ms on one. numpy sorts 16-bit numbers by counting, and it merges nearly sorted ones in one
+pass: together 0.6 ms, and 6.5 us for the 700 ids of a message instead of 20. Equal ids keep their
+order.
 """
 
 from __future__ import annotations

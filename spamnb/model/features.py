@@ -1,35 +1,24 @@
-"""Extract the features of a message.
+"""Extract feature ids: from the fields of many messages to arrays of 64-bit ids, in numpy.
 
-Cut texts into words or lines, in numpy: no Python loop handles single ones.
+Words and lines are found and hashed for a whole batch; no Python loop handles single ones. Must not
+know what a model does with the ids.
 
 A *word* is a run of letters, digits, `$`, `!`, `%` and any byte beyond ASCII; single dots, dashes,
 underscores, apostrophes and at signs inside join its parts. Each word gives: the word itself,
 folded to lower case; if it has capitals, also the word as it is written (1-AUC 0.050, else 0.054 %,
 decision 0001); if it has three parts or more, its last two (`example.com` of a host) or, if it
 begins with a digit, all but the last (the net of an address). A word shorter than 3 bytes is left
-out; of a word longer than 64, only the first 12 bytes are kept, marked as cut.
-
-A *line* is a run of any bytes but the line feed, of at least one byte; joints and capitals have no
-meaning in it, and a long line loses its end. So words and lines are found in one pass.
-
-A *rough* line has `a` for each run of letters and `9` for each run of digits: it shows the signs,
-and where letters and digits stand between them.
-
-Must not know locations, hashing or the model.
-
-Extract feature ids: from the fields of many messages to arrays of 64-bit ids, in numpy.
-
-Words and lines are found (`spans`) and hashed for a whole batch in numpy; no Python loop handles
-single ones. Holds the keyed hash and the value `Features`; must not know what a model does
-with them.
+out; of a word longer than 64, only the first 12 bytes are kept, marked as cut. A *line* is a run of
+any bytes but the line feed; joints and capitals have no meaning in it, and a long line loses its
+end. A *rough* line has `a` for each run of letters and `9` for each run of digits: it shows the
+signs, and where letters and digits stand between them.
 
 Ids. A word is read as 32-bit little-endian pieces m_i, and h = seed + sum k_i m_i mod 2^64 with
 secret random k_i; the upper half of h is strongly universal: two given words collide with
 probability 2^-32 over the keys. Two independent halves make 2^-64. So a sender cannot prepare words
-that collide without knowing the key (`store` keeps it), whatever their structure. This is proven,
-while a secret polynomial mod 2^64 fails on Thue-Morse words under every base. This hash is also
-faster, because the work is done per word and not per byte: 8 us a message against 20 for prefix
-sums over symbols.
+that collide without knowing the key, whatever their structure. This is proven, while a secret
+polynomial mod 2^64 fails on Thue-Morse words under every base. This hash is also faster, because
+the work is done per word and not per byte: 8 us a message against 20 for prefix sums over symbols.
 """
 
 from __future__ import annotations

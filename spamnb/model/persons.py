@@ -265,7 +265,7 @@ def personal_step(recipe: Recipe, costs: Costs, message: PersonalMessage, label:
 
     After it, the message has the label for this person, and the decision that fits it.
 
-    The shared step does not depend on the person: it is the doubted step of `core.model.scoring`.
+    The shared step does not depend on the person: it is the doubted step of `model.scoring`.
     The personal step follows it: the same formula without doubt, from the errors that are left for
     this person. If the decision still contradicts the label, the missing score is added to all
     features of the message, for this person alone.

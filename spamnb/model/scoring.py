@@ -1,12 +1,9 @@
-"""Score a batch of messages.
+"""Score messages: from counts and corrections to one score per label, and the step of a label.
 
-What counts of messages prove: bounds of shares, and how far probabilities held. Pure.
-
-Score messages: from counts and corrections to one score per label, and the step of a label.
-
-Three kinds, chosen when a model is made: the two classical event models (`likelihood/`), and the
-default, *corrected*. Each group g of features is an expert: naive Bayes evidence, averaged over the
-group and multiplied by a temperature, plus corrections learnt from the expert's own errors:
+Three kinds, chosen when a model is made: the two classical event models (`multinomial`,
+`bernoulli`), and the default, *corrected*. Each group g of features is an expert: naive Bayes
+evidence, averaged over the group and multiplied by a temperature, plus corrections learnt from the
+expert's own errors:
     z_gk = b_gk + tau_g E_gk + sum_{f in g} c_f w[f,k] / sqrt(s_g),   j_k = SHARE sum_g z_gk
     E_gk = sum_{f in g} r_f log p(f|k) / s_g^kappa,   r_f = n_f / (n_f + r)
     c_f = 1 / (1 + COMMON min_k n[f,k] / N_k)

@@ -1,17 +1,10 @@
-"""Smoothed likelihoods of a batch of messages.
+"""The smoothing rule, and sums over a batch of messages: what all event models share.
 
-The smoothing rule and the log-space functions that all event models share.
-
-Holds numbers and arrays only. Invariants: float64 throughout and no clipping, so a score keeps its
-order however long the message. An impossible case is -inf, never nan. Fails with BugError when a
-caller passes constants that no model can have.
-
-A batch of messages as rows of gathered counts, and sums over it.
-
-Holds the rows of each message's features; must not know what the features are. Invariants: message
-m owns `rows[offsets[m]:offsets[m + 1]]`, its rows are distinct, and sums are added in the order of
-the rows, so a message scores the same alone and in any batch. Fails with BugError when the
-offsets do not cover the rows.
+A batch is rows of gathered counts; it must not know what the features are. Invariants: message m
+owns `rows[offsets[m]:offsets[m + 1]]`, its rows are distinct, and sums are added in the order of
+the rows, so a message scores the same alone and in any batch; float64 throughout and no clipping,
+so a score keeps its order however long the message. An impossible case is -inf, never nan. Fails
+with BugError for constants that no model can have, and for offsets that do not cover the rows.
 """
 
 from __future__ import annotations

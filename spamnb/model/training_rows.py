@@ -8,7 +8,7 @@ The only implementation of applying an event, for learning, undoing, replaying a
     bulk: n, w, N, b, temperatures and T += the values in it
     V and H follow from the rows before and after
     day: only forward, when a message gets a label
-    the corrections of the event's person: see `core.persons.rows`; only where the caller gives them
+    the corrections of the event's person: see `model.persons`; only where the caller gives them
 
 Cells are float64 because the arithmetic that reads them is, and one gather then serves counts and
 corrections; the cells hold integers below 2^53, so every sum stays exact. `to_records` packs them

@@ -1,9 +1,4 @@
-"""Actions of a scan and of a relay.
-
-What the session of an endpoint asks its connection to do. Values only.
-
-What a session asks its connections to do, and where it collects these actions. Values only.
-"""
+"""What the session of a protocol asks its connection to do, and where it collects this. Values."""
 
 from __future__ import annotations
 

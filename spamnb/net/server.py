@@ -450,7 +450,7 @@ class ScanSession(Protocol):
 class ScanConnection(asyncio.Protocol, ABC):
     """A connection; each protocol adds how its session begins and how it scans.
 
-    The session is the protocol without I/O: events go in, actions (`scan_actions`) come out.
+    The session is the protocol without I/O: events go in, actions (`actions`) come out.
     Failure: an exception ends this connection, is counted, and is logged with an incident id.
     """
 

@@ -1,16 +1,11 @@
-"""Lists and searches for administrators.
-
-Journal events and verdicts as values of JSON, newest first.
-
-Search the verdicts of the history by sender, recipient, subject and other facts.
+"""Journal events and verdicts as values of JSON, newest first, and the search of verdicts.
 
     index = LookupIndex.open(folder, mark_of(rules))
     follow(history, index, rules)                  adds new entries, removes deleted ones
     search(model, index, rules, query)             returns the matching verdicts, newest first
 
 The index finds entries by terms; each found entry is then compared with the query itself. A query
-of one user finds what was delivered to the user (`rights.own_notes`). Must not know
-connections.
+of one user finds what was delivered to the user (`rights.own_notes`). Must not know connections.
 """
 
 from __future__ import annotations

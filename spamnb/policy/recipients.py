@@ -28,7 +28,7 @@ class PersonNames:
 
     The name is the same for a recipient in the envelope and for the user that teaches; otherwise a
     label would never meet the mail of its person. Case, quotes and the part behind the delimiter do
-    not count (`core.mail.domains`), except where an alias names the whole address: as in Postfix,
+    not count (`mail.envelope`), except where an alias names the whole address: as in Postfix,
     the entry of `john+smith@` comes before that of `john@`.
     """
 

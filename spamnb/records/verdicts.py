@@ -77,7 +77,7 @@ _HEAD = struct.Struct("<4sII")
 class AppendFile:
     """The file of one folder. Use `open_append_file` to get it.
 
-        record   magic, 4 bytes | u32 length | u32 CRC-32 of the data | data (see `entry`)
+        record   magic, 4 bytes | u32 length | u32 CRC-32 of the data | data (see `HistoryEntry`)
 
     A record costs 5 us now, for one write(2), and 37 us later, in a transaction of hundreds of
     records. A transaction for each record would make scoring a single message 7 to 9 % slower.
@@ -448,7 +448,7 @@ Result = TypeVar("Result")
 class History:
     """The verdicts of the last days. Made by `open`.
 
-        fresh       recently added entries                     records (see `append_file`)
+        fresh       recently added entries                     records (see `AppendFile`)
         data.mdb, lock.mdb                                     the other entries, in LMDB tables:
           entries     seq u64 | part u16 (big-endian)          pieces of an entry (see `journal`)
           signatures  signature, 16 bytes                      seq
@@ -459,7 +459,7 @@ class History:
 
     `seq` is the time in microseconds, or one more than the last, so keys are in the order of age.
 
-    `add` only appends to `fresh`: a transaction for one entry takes longer (see `append_file`). A
+    `add` only appends to `fresh`: a transaction for one entry takes longer (see `AppendFile`). A
     reader first moves these pending entries into the tables and empties the file, so there is one
     way to read, and every process finds what any other has added. A thread moves and syncs them a
     second after an `add`; `add` itself moves them when many are pending. An entry with a signature

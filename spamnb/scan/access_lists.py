@@ -1,6 +1,4 @@
-"""Lists of the administrator's files, and addresses that are spam traps.
-
-Allow and block lists: text files of the administrator, which override the model.
+"""Allow and block lists: text files of the administrator, which override the model.
 
     # one entry a line; a comment begins with #
     client 192.0.2.0/24        the host that submitted the message, as trusted peers name it

@@ -1,6 +1,4 @@
-"""Ask another filter, and note what it says.
-
-Ask rspamd, SpamAssassin's spamd or bogofilter for a verdict on one message.
+"""Ask rspamd, SpamAssassin's spamd or bogofilter for a verdict on one message.
 
     ask = asker_of("rspamd:127.0.0.1:11333")       spamd:HOST:PORT, spamd:unix:PATH,
     mark = ask(raw)                                bogofilter, bogofilter:DIR

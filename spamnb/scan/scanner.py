@@ -230,7 +230,7 @@ class Scanner:
     in one turn of the event loop are scanned together, on one snapshot and with one commit; large
     ones go to a scan process (`Offload`). Queued messages are scanned in an order that is fair to
     their clients; one that was queued too long is not scanned (`busy`). Order of precedence:
-    bypass, too large, known crasher, lists (`core.policy.rulings`), model. Mail of own clients, and
+    bypass, too large, known crasher, lists (`policy.rulings`), model. Mail of own clients, and
     all mail with `observe`, gets no verdict headers.
 
     A message that is not scanned is delivered with an X-Spamnb header that gives the reason, or

@@ -1,7 +1,7 @@
 """Spamtraps: unused addresses, so all mail to them is spam.
 
 A message to a trap is written to a private spool, which only the daemon's processes can write; the
-learner reads it from there, so mail does not wait. `trust` limits its effect: half a step, and it
+learner reads it from there, so mail does not wait. `rights` limits its effect: half a step, and it
 never contradicts a high-confidence verdict, since a sender that knows a trap can send any message
 to it.
 

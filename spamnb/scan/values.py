@@ -1,12 +1,8 @@
-"""Requests of a scan, its results, and what the quarantine keeps.
-
-Requests, results and options of scanning, and the interfaces that it needs. Values only.
+"""Requests of a scan and its results, and what the quarantine keeps. Values only.
 
 Everything that passes between an endpoint and the scanner: the endpoint knows no models, rules,
 fallbacks or quarantine, and the scanner knows no sockets. A `MessageScanner` calls back exactly
 once, immediately or later, and never raises: an internal fault is a result as well.
-
-A message in quarantine: its record, its sidecar, and what a release sends. Pure.
 """
 
 from __future__ import annotations

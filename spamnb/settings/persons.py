@@ -1,9 +1,4 @@
-"""What follows from the settings for domains, the model and persons.
-
-Domains with mailboxes at this site, from the settings. Pure.
-
-The names of persons, and which recipients have costs of their own, from the settings.
-"""
+"""The domains of the site, the names of persons, and costs of recipients, from the settings."""
 
 from __future__ import annotations
 

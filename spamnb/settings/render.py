@@ -1,11 +1,8 @@
-"""Show settings, and what a reload changes.
+"""Show settings as text, and merge reloaded ones. Pure.
 
-Settings as text: the example file, and the settings in force. Pure.
-
-Merge reloaded settings; report which keys need a restart. Pure.
-
-Processes are created at the start, so the settings that they depend on keep their old values.
-Failure: SettingsError if the new values contradict the old values that stay.
+Processes are created at the start, so the settings that they depend on keep their old values, and
+the names of changed ones are reported. Failure: SettingsError if the new values contradict the old
+values that stay.
 """
 
 from __future__ import annotations

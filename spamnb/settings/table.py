@@ -1,14 +1,6 @@
-"""Every setting: name, type, default.
+"""Every setting: name, type and help text. Defaults are in `schema`.
 
-Table of the daemon's settings. `table` appends it to those of the model.
-
-Table of the settings of a fleet. `table` appends it to the others.
-
-Table of the settings of webhooks. `table` appends it to the others.
-
-Table of all settings: name, type and help text. Defaults are in `schema`.
-
-`config example` prints it, and files and environment variables are checked against it.
+`config example` prints the table, and files and environment variables are checked against it.
 """
 
 from __future__ import annotations

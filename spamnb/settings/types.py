@@ -1,9 +1,4 @@
-"""Types of settings.
-
-Types of settings: description of the allowed values, check, and parser. Pure.
-
-Description of one setting, and values as TOML. Pure.
-"""
+"""A setting, and the types of settings: the allowed values, check, and parser. Pure."""
 
 from __future__ import annotations
 

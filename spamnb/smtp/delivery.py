@@ -88,8 +88,8 @@ def prepare(folder: Path, pieces: Sequence[bytes]) -> Pending:
     """Write a message into `tmp` and sync it.
 
     The owner of a Maildir may be hostile, so all access goes through descriptors of folders that
-    were opened without following that user's links (`paths`). Folders are created when first needed
-    (0700; files 0600).
+    were opened without following that user's links (`store.files`). Folders are created when first
+    needed (0700; files 0600).
 
     Failure: OSError; then no part of the message is left.
     """

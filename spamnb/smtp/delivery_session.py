@@ -1,20 +1,14 @@
-"""The session of the delivery service.
-
-One connection to the delivery agent: aiosmtpd's command loop, with parts of it replaced.
+"""The delivery agent's server and its sessions: aiosmtpd's command loop, with parts replaced.
 
 aiosmtpd 1.4.6 differs from a mail server in points that are replaced here: addresses that it
 rewrites, DSN parameters that it rejects, lines above 1,001 bytes, one dictionary of limits for all
 connections, `500 (Class) text` for internal faults, passwords checked in the event loop, one LMTP
 reply for all recipients, no limit of connections, and one timer for all of DATA.
 
-Must not know Maildirs, passwords or reports: `DeliveryAgent` does. The agent counts and logs a
-fault with an incident id, and the client gets 451; a client's mistake gets a reply of the table.
-
-Run the delivery agent: listen on bound sockets, reload settings, drain.
-
-Must not know processes or settings. It needs asyncio's own event loop, since aiosmtpd's STARTTLS is
-built on it. Failure: SettingsError for an unreadable certificate, table or password file, before
-anything is served.
+Must not know Maildirs, passwords or reports: `DeliveryAgent` does. It needs asyncio's own event
+loop, since aiosmtpd's STARTTLS is built on it. Failure: SettingsError for an unreadable
+certificate, table or password file, before anything is served. The agent counts and logs a fault
+with an incident id, and the client gets 451; a client's mistake gets a reply of the table.
 """
 
 # ruff: noqa: N802 - aiosmtpd finds commands by these names

@@ -1,14 +1,9 @@
-"""Values of a delivery.
+"""Where the mail of a recipient goes, and the values of a delivery.
 
-What the delivery agent needs from the daemon. Values.
-
-Resolve a recipient address to a Maildir, a feedback address, or a rejecting reply.
-
-Nothing is relayed: mail for an address is delivered here or rejected. Folder names have only safe
-characters, so no address leads out of the root. Must not know protocols or trust. Failure:
-SettingsError if the table of users cannot be read; at a run-time change that is an internal fault.
-
-Values of a message in progress, shared by session, agent and trace headers.
+A recipient address leads to a Maildir, a feedback address, or a rejecting reply; nothing is
+relayed. Folder names have only safe characters, so no address leads out of the root. Must not know
+protocols or trust. Failure: SettingsError if the table of users cannot be read; at a run-time
+change that is an internal fault.
 """
 
 from __future__ import annotations

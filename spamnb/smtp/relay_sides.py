@@ -1,15 +1,12 @@
-"""Both sides of a relayed session.
+"""Both sides of a relayed session. Pure: bytes come in, actions go out.
 
-The client's side of a session: address, trust, envelope, quota, replies without the next hop.
-
-Pure.
-
-The next hop's side of a session: connect on demand, greet, split replies.
+`ClientState`: address, trust, envelope, quota, replies without the next hop. `NextHop` connects on
+demand, greets, and splits replies:
 
     gone -> called -> greeting -> hello -> up
 
 It keeps the command while it connects again, so the session continues after a message that was not
-forwarded. No sockets: bytes come in, actions go out.
+forwarded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The interface of a store, as protocols with their rules; `memory` and `lmdb.store` implement it.
+"""The interface of a store, as protocols with their rules; `memory` and `model_store` implement it.
 
 A store holds one model: its recipe, its totals, the records of its features, their texts (if the
 recipe has a vocabulary), the corrections of persons, the lists of senders, the journal of events,
@@ -20,7 +20,7 @@ and two indexes into the journal.
 * A store that follows the log of a fleet has a position in it. A transaction that appends events
   to such a store must also move the position to the last of them; otherwise nothing is changed
   (StoreAccessError). So a host adds no events that the other hosts lack.
-* Such a store also keeps the sums of `store.fleet.row_sums`, by which hosts are compared.
+* Such a store also keeps the sums of `row_sums`, by which hosts are compared.
 * Events: `seq` is one more than that of the last event. The newest event of a label's key defines
   its state; an event without a digest (an import, an expiry) belongs to no message.
 

@@ -458,7 +458,7 @@ def fill(new: Environment, name: str, pairs: Pairs) -> None:
 def backup(path: str | Path, target: str | Path) -> int:
     """Copy a model, which may be in use, to one file; return its size. Replaces an existing file.
 
-    The file is written with the rights of the caller (`paths`).
+    The file is written with the rights of the caller (`store.files`).
 
     `backup` writes one consistent file. `restore` verifies the structure of a file's pages before
     LMDB opens it, and then its contents.
