@@ -1,4 +1,4 @@
-"""The commands and code of README.md work, and its links and names exist."""
+"""The commands and code of README.md and of its pages work; links and names exist."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from spamnb.maintenance.doctor import CHECKS
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text()
+RUN = ("README.md", "docs/commands.md", "docs/evaluate.md", "docs/python.md")
+"""the pages whose commands and code are run, in this order"""
 PAGES = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")]
 
 
 def blocks(language):
-    """Return the blocks of README.md in one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    """Return the blocks of the pages in one language."""
+    text = "\n".join((PROJECT / page).read_text() for page in RUN)
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def commands_of(language):
@@ -72,7 +75,7 @@ def place(tmp_path_factory):
 
 
 def test_every_command_of_the_readme_works(place):
-    """The shell blocks of README.md run from top to bottom."""
+    """The shell blocks of these pages run from top to bottom."""
     commands = commands_of("sh")
     assert len(commands) > 10
     for command in commands:
@@ -100,11 +103,11 @@ def test_every_command_for_the_daemon_works(place):
 
 
 def test_the_python_of_the_readme_works(place, monkeypatch, capsys):
-    """The Python blocks of README.md run with one message as `raw`."""
+    """The Python blocks run with one message as `raw`."""
     monkeypatch.chdir(place)
     raw = next((place / "new" / "spam").iterdir()).read_bytes()
     for block in blocks("python"):
-        exec(compile(block, "README.md", "exec"), {"raw": raw})
+        exec(compile(block, "a page", "exec"), {"raw": raw})
     assert capsys.readouterr().out
 
 
@@ -128,10 +131,11 @@ def test_the_public_interface_has_docstrings(module):
 
 
 def test_every_command_is_in_the_readme():
-    """README.md or CHANGELOG.md names every command."""
+    """README.md, docs/commands.md or CHANGELOG.md names every command."""
     from spamnb.cli.main import COMMANDS
 
-    listed = README + (PROJECT / "CHANGELOG.md").read_text()
+    pages = ("README.md", "docs/commands.md", "CHANGELOG.md")
+    listed = "".join((PROJECT / page).read_text() for page in pages)
     assert [name for name in COMMANDS if name not in listed] == []
 
 
