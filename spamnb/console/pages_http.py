@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from spamnb.console import pages_admin, pages_kept, pages_mail
+from spamnb.console import pages_admin, pages_kept, pages_mail, pages_senders
 from spamnb.console.page import (
     CONTENT_SECURITY_POLICY,
     EVERYONE,
@@ -82,8 +82,11 @@ PAGES: Final[tuple[Page, ...]] = (
     Page("mail", "/mail", ("user",), pages_mail.own_mail, pages_mail.OWN,
          {"teach": TEACH_CHOSEN, "undo": UNDO}),
     Page("message", "/message/{signature}", EVERYONE, pages_mail.show_message, _SIGNATURE,
-         {"teach": TEACH, "forget": FORGET, "undo": UNDO_HERE, "list": pages_mail.LIST},
+         {"teach": TEACH, "forget": FORGET, "undo": UNDO_HERE, "list": pages_senders.LIST},
          noted="signature"),
+    Page("senders", "/senders", EVERYONE, pages_senders.show_senders, pages_senders.ASKED,
+         {"change": pages_senders.CHANGE}),
+    Page("senders_file", "/senders/file", EVERYONE, pages_senders.senders_file),
     Page("influence", "/message/{signature}/influence", STAFF, pages_mail.show_influence,
          _SIGNATURE),
     Page("trainings", "/trainings", EVERYONE, pages_mail.trainings, pages_mail.TRAININGS,
@@ -123,15 +126,15 @@ PAGES: Final[tuple[Page, ...]] = (
 _BY_NAME: Final = {page.name: page for page in PAGES}
 _OWN_MENU: Final = {
     "quarantine.title": ("quarantine",),
-    "mail.title": ("mail",),
-    "trainings.title": ("trainings",),
+    "mail.title": ("mail", "trainings"),
+    "senders.title": ("senders",),
 }
 _STAFF_MENU: Final = {
     "menu.overview": ("status",),
     "menu.messages": ("live", "search", "quarantine"),
     "menu.review": ("review",),
     "menu.training": ("trainings", "timemachine"),
-    "menu.filter": ("graphs", "whatif"),
+    "menu.filter": ("graphs", "whatif", "senders"),
     "menu.system": ("settings", "people", "fleet"),
 }
 

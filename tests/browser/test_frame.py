@@ -84,12 +84,14 @@ def test_the_live_page_is_filtered_and_says_how_much_comes(site, browser):
 def test_the_menu_has_six_entries_for_staff_and_three_for_users(site, browser):
     """The pages of an entry are tabs below the menu; the menu marks the entry of the page."""
     staff = ["Overview", "Messages", "Review", "Training", "Filter", "System"]
+    own = ["Quarantine", "All mail", "Senders"]
     signature = site.deliver("marked entries")
     for login, path, entries, tabs in (
         ("root", "/search", staff, ["Live", "Search", "Quarantine"]),
-        ("audit", "/whatif", staff, ["Graphs", "What if"]),
+        ("audit", "/whatif", staff, ["Graphs", "What if", "Senders"]),
         ("root", "/status", staff, []),
-        ("alice", "/mail", ["Quarantine", "All mail", "Trainings"], []),
+        ("alice", "/mail", own, ["All mail", "Trainings"]),
+        ("alice", "/senders", own, []),
         ("root", f"/message/{signature}", staff, ["Live", "Search", "Quarantine"]),
         ("root", "/trainings/undo", staff, ["Trainings", "Time machine"]),
     ):

@@ -13,9 +13,9 @@ from spamnb.console.pages_mail import (
     deciding,
     live_rows,
     mail_flow,
-    names_of,
     shown_outcomes,
 )
+from spamnb.console.pages_senders import names_of
 from spamnb.console.site import KEPT
 from spamnb.console.texts import TEXTS, text
 from spamnb.model.events import EventKind
