@@ -1,6 +1,7 @@
 """Five tasks of an administrator and a user, with the number of taps that each takes.
 
-A task begins on the page that comes after the login.
+A task begins on the page that comes after the login. It is done by mouse, on a phone without
+script, and by keyboard alone.
 """
 
 import sys
@@ -27,7 +28,15 @@ PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 ALICE = "alice@example.org"
 
 
-@pytest.fixture(scope="module", params=[DESK, PHONE], ids=["desk", "phone"])
+WAYS = {
+    "desk": {"size": DESK},
+    "phone": {"size": PHONE, "script": False},
+    "keyboard": {"size": DESK},
+}
+MOST_TABS = 500
+
+
+@pytest.fixture(scope="module", params=WAYS)
 def site(request, tmp_path_factory):
     """A home with a month of verdicts and trainings, and fifty messages in quarantine."""
     folder = tmp_path_factory.mktemp("tasks")
@@ -38,20 +47,30 @@ def site(request, tmp_path_factory):
     with pages(folder, delivery="", listener=listener, more=more) as (daemon, url):
         for number in range(50):
             send(daemon.port(), subject=f"number {number}", to=[ALICE], text="hello")
-        yield SimpleNamespace(url=url, size=request.param)
+        yield SimpleNamespace(url=url, way=request.param)
     sink.close()
 
 
 class Hand:
-    """Taps, and counts the taps; opens the menu of a phone first."""
+    """Taps, or presses Tab and Enter, and counts this; opens the menu of a phone first."""
 
-    def __init__(self, page):
-        self.page = page
+    def __init__(self, page, way):
+        self.page, self.way = page, way
         self.taps = 0
 
     def tap(self, role, name, **found):
-        self.page.get_by_role(role, name=name, **found).first.click()
+        wanted = self.page.get_by_role(role, name=name, **found).first
+        wanted.wait_for()
         self.taps += 1
+        if self.way != "keyboard":
+            wanted.click()
+            return
+        for _ in range(MOST_TABS):
+            self.page.keyboard.press("Tab")
+            if wanted.evaluate("one => one === document.activeElement"):
+                self.page.keyboard.press("Enter")
+                return
+        pytest.fail(f"no Tab leads to {name}")
 
     def menu(self, name):
         if self.page.get_by_role("link", name="Menu", exact=True).is_visible():
@@ -101,7 +120,7 @@ TASKS = {
 @pytest.mark.parametrize("task", TASKS, ids=lambda one: one.__name__)
 def test_a_task_takes_few_taps(site, browser, task):
     login, desk, phone = TASKS[task]
-    with window(browser, site.url, size=site.size) as opened:
-        hand = Hand(opened.log_in(login))
+    with window(browser, site.url, **WAYS[site.way]) as opened:
+        hand = Hand(opened.log_in(login), site.way)
         task(hand)
-        assert hand.taps == (phone if site.size is PHONE else desk)
+        assert hand.taps == (phone if site.way == "phone" else desk)
