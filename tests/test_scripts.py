@@ -94,8 +94,11 @@ def run(name, arguments, **more):
     )
 
 
-SLOW = {"bench/instructions"}
-"""valgrind runs a program fifty times as long"""
+SLOW = {
+    *("bench/instructions", "bench-smtp", "bench/console_flood", "bench/endpoints"),
+    *("bench/evasion", "bench/fleet_hour"),
+}
+"""They take 40 to 120 s each on a busy machine (valgrind runs a program fifty times as long)."""
 
 
 @pytest.mark.parametrize(
@@ -122,6 +125,7 @@ def test_every_program_is_run_by_a_test():
     assert [path for path in programs if not known & {path, *path.parents}] == []
 
 
+@pytest.mark.full
 def test_two_records_of_one_version_are_equal(tmp_path):
     """What `record` leaves out is all that changes; a home is copied, and not changed."""
     sample = PROJECT / "corpora" / "sample"

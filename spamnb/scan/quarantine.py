@@ -132,7 +132,8 @@ class Quarantine:
         except OSError as error:
             raise refused(error, self.folder) from error
         if not fits:
-            if self._delete(self.ids(_DELETED), "deleted before, to make room", _DELETED):
+            deleted = self.ids(_DELETED)
+            if deleted and self._delete(deleted, "deleted before, to make room", _DELETED):
                 return self._make_room(size)
             raise StoreFullError(
                 f"the quarantine has reached its {self.limits.limit_bytes} bytes",

@@ -50,10 +50,9 @@ def rig(tmp_path_factory):
         ("root", "/search"),
         ("root", "/message/{signature}"),
         ("root", "/quarantine"),
-        ("root", "/quarantine/{id}"),
         ("alice", "/mail"),
         ("alice", "/quarantine"),
-        ("alice", "/quarantine/{id}"),
+        ("alice", "/message/{signature}"),
     ],
 )
 def test_pages_show_the_logical_order(rig, login, path):
