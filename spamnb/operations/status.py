@@ -324,14 +324,14 @@ def _labelled(name: str, value: str) -> str:
     return f'{{{name}="{plain}"}}'
 
 
-def folder_size(folder: Path) -> dict[str, int]:
-    """Count messages and bytes of a folder; names that begin with a dot are skipped."""
+def quarantine_size(folder: Path) -> dict[str, int]:
+    """Count the messages that wait in quarantine, and the bytes of all of its files."""
     messages = size = 0
     exists = folder.is_dir()
     if exists:
         os.scandir(folder).close()  # raises if the folder cannot be read; `glob` does not
     for path in folder.glob("**/*") if exists else ():
         if not path.name.startswith(".") and path.is_file():
-            messages += path.suffix != ".json"
+            messages += path.suffix == ".json"
             size += path.stat().st_size
     return {"messages": messages, "bytes": size}

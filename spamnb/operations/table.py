@@ -104,7 +104,7 @@ def gathered(model: AdminModel, daemon: AdminDaemon | None) -> Facts:
         if daemon is None:
             facts["bypass"] = (home / FILE).exists()
         facts["review"] = model.review_queue.count()
-        facts["quarantine"] = status.folder_size(model.config.quarantine or home / "quarantine")
+        facts["quarantine"] = status.quarantine_size(model.config.quarantine or home / "quarantine")
         if daemon is not None:
             with model.service() as service:
                 facts["clock"] = warning(read_clock(model.config, service.model))

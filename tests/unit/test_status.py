@@ -7,11 +7,11 @@ from spamnb.engine.score_watch import store_trained_scores
 from spamnb.engine.values import Learn, Source
 from spamnb.model.verdict import BINS
 from spamnb.operations.status import (
-    folder_size,
     gauges,
     model_facts,
     public,
     quantile,
+    quarantine_size,
     warnings,
 )
 from spamnb.telemetry import BOUNDS_S, Meters, as_dict, now_us, prometheus
@@ -140,8 +140,11 @@ def test_the_size_of_a_folder(tmp_path):
     (tmp_path / "a.eml").write_bytes(b"12345")
     (tmp_path / "a.json").write_bytes(b"{}")
     (tmp_path / ".part").write_bytes(b"x")
-    assert folder_size(tmp_path) == {"messages": 1, "bytes": 7}
-    assert folder_size(tmp_path / "none") == {"messages": 0, "bytes": 0}
+    assert quarantine_size(tmp_path) == {"messages": 1, "bytes": 7}
+    (tmp_path / "b.eml").write_bytes(b"12345")
+    (tmp_path / "b.deleted").write_bytes(b"{}")
+    assert quarantine_size(tmp_path) == {"messages": 1, "bytes": 14}
+    assert quarantine_size(tmp_path / "none") == {"messages": 0, "bytes": 0}
 
 
 def test_other_users_see_the_reason_without_paths():
