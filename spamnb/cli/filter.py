@@ -57,6 +57,9 @@ spamnb --home ~/model filter < mail      ask the daemon of this model, else use 
 @click.option("-t", "--timeout", type=Number(0.1, 3600), default=20.0, metavar="SECONDS",
               help="Time limit for the daemon's answer, and again for a scan without the daemon. "
               "Default: 20.")  # fmt: skip
+@click.option("-s", "--limit", type=click.IntRange(1, HELD_BYTES), metavar="BYTES",
+              help="Pass a larger message without a scan. Without a limit, the first 32 MB of a "
+              "message are scanned.")  # fmt: skip
 @click.option("--sender", default="", metavar="ADDRESS", help="The sender of the envelope.")
 @click.option("--recipient", "recipients", multiple=True, metavar="ADDRESS", help="A recipient of "
               "the envelope, who may then correct the message by its id. It counts only if the "
@@ -71,6 +74,7 @@ def filter_(
     require_verdict: bool,
     place: str | None,
     timeout: float,
+    limit: int | None,
     sender: str,
     recipients: tuple[str, ...],
 ) -> None:
@@ -89,10 +93,11 @@ def filter_(
     ignore what was written, as maildrop and getmail do, and procmail with the flag `w`.
     """
     address = _address(session, place)
-    pieces, ended = _held()
+    pieces, ended = _held(limit + 1 if limit else HELD_BYTES)
+    is_large = limit is not None and not ended
     question = Question(address, timeout, {"From": [sender], "Rcpt": recipients})
-    parts, code = _marked(session, question, pieces)
-    if code == _NO_VERDICT and require_verdict:
+    parts, code = _large(pieces) if is_large else _marked(session, question, pieces)
+    if code == _NO_VERDICT and require_verdict and not is_large:
         raise StoreError("there is no verdict", hint="nothing was written")
     for part in parts:
         _write(part)
@@ -111,7 +116,7 @@ def _address(session: CliSession, place: str | None) -> Address:
         raise UserError(str(error)) from error
 
 
-def _held() -> tuple[list[bytes], bool]:
+def _held(most: int) -> tuple[list[bytes], bool]:
     """Read the message, or its first part; whether it is whole."""
     if sys.__stdin__ is None or sys.__stdout__ is None:
         raise UserError("standard input or output is closed")
@@ -119,7 +124,7 @@ def _held() -> tuple[list[bytes], bool]:
     for stream in (_IN, _OUT):
         os.set_blocking(stream, True)
     pieces: list[bytes] = []
-    left = HELD_BYTES
+    left = most
     while left and (piece := os.read(_IN, min(_PIECE_BYTES, left))):
         pieces.append(piece)
         left -= len(piece)
@@ -128,13 +133,21 @@ def _held() -> tuple[list[bytes], bool]:
     return pieces, left > 0
 
 
+def _large(pieces: list[bytes]) -> tuple[_Parts, int]:
+    """The parts of a message above the limit."""
+    warn("no verdict: the message is larger than --limit")
+    header, body = _split(b"".join(pieces))
+    return [_unscanned(header, "large"), body], _NO_VERDICT
+
+
 def _marked(session: CliSession, question: Question, pieces: list[bytes]) -> tuple[_Parts, int]:
     """The parts to write and the exit code; after a failure the parts are the message."""
     try:
         message = b"".join(pieces)
         answer = answer_of(session, question, message)
         header, body = _split(message)
-        return [answer.header if answer else _unscanned(header), body], _code_of(answer)
+        parts: _Parts = [answer.header if answer else _unscanned(header, "fault"), body]
+        return parts, _code_of(answer)
     except Exception as error:  # noqa: BLE001 - the boundary: the message has to pass
         warn(f"the message passes as it is: {error!r}")
         return [*pieces], _NO_VERDICT
@@ -146,10 +159,10 @@ def _split(message: bytes) -> tuple[bytes, memoryview]:
     return header, memoryview(message)[len(header) :]
 
 
-def _unscanned(header: bytes) -> bytes:
+def _unscanned(header: bytes, reason: str) -> bytes:
     from spamnb.scanner.request import marked
 
-    return marked(header, unscanned_fields("fault"), b"")[0]
+    return marked(header, unscanned_fields(reason), b"")[0]
 
 
 def _code_of(answer: ScanAnswer | None) -> int:

@@ -71,6 +71,21 @@ def split(marked):
 # --- the message ---------------------------------------------------------------------------------
 
 
+def test_a_message_above_the_limit_is_not_scanned(served):
+    """It passes whole, also where a verdict is required; one of exactly the limit is scanned."""
+    size = str(len(SPAM))
+    for options, fields in (
+        (("--limit", size), b"X-Spam-Flag: YES"),
+        (("-s", str(len(SPAM) - 1)), b"X-Spamnb-Verdict: unscanned; reason=large"),
+        (("-x", "-s", "10"), b"X-Spamnb-Verdict: unscanned; reason=large"),
+    ):
+        done = filtered(SPAM, *options, home=served)
+        added, rest = split(done.out)
+        assert fields in added
+        assert rest == SPAM
+    assert filtered(SPAM, "-E", "-s", "10", home=served).code == 75
+
+
 @pytest.mark.parametrize(
     "message", [HAM, SPAM, CRLF, MBOX + SPAM], ids=["ham", "lf", "crlf", "mbox"]
 )
