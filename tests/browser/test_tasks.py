@@ -16,7 +16,11 @@ from support.sink import Sink
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 
-from console_home import CARELESS, write_home
+from console_home import CARELESS, DAY_US, DOMAIN, write_home
+
+from spamnb.engine.filter import Filter
+from spamnb.engine.values import Learn, Source
+from spamnb.telemetry import now_us
 
 PERSONS = """
 [local]
@@ -38,9 +42,10 @@ MOST_TABS = 500
 
 @pytest.fixture(scope="module", params=WAYS)
 def site(request, tmp_path_factory):
-    """A home with a month of verdicts and trainings, and fifty messages in quarantine."""
+    """A home with a month of verdicts, trainings, and fifty messages in quarantine."""
     folder = tmp_path_factory.mktemp("tasks")
-    write_home(folder / "home", 1_000)
+    write_home(folder / "home", 300)
+    taught_yesterday(folder / "home")
     sink = Sink()
     listener = f'upstream = "{sink.address}"'
     more = KEEP_ALL + PERSONS
@@ -49,6 +54,15 @@ def site(request, tmp_path_factory):
             send(daemon.port(), subject=f"number {number}", to=[ALICE], text="hello")
         yield SimpleNamespace(url=url, way=request.param)
     sink.close()
+
+
+def taught_yesterday(home):
+    """Three wrong labels of one user, the newest trainings of the home."""
+    source = Source(f"{CARELESS}@{DOMAIN}", "folder", immediate=True)
+    with Filter.open(home, history=False) as model:
+        raw = [f"Subject: minutes {n}\n\nof the meeting {n}".encode() for n in range(3)]
+        wrong = [Learn(model.example(one), 1, source, now_us() - DAY_US) for one in raw]
+        assert all(one.error is None and one.changed for one in model.teach(wrong))
 
 
 class Hand:
@@ -91,7 +105,7 @@ def find_out_why_a_message_is_missing(hand):
 
 def take_back_what_a_user_taught_yesterday(hand):
     hand.menu("Training")
-    hand.tap("link", f"{CARELESS}@fourwinds.example", exact=True)
+    hand.tap("link", f"{CARELESS}@{DOMAIN}", exact=True)
     hand.tap("link", "Undo all of these…")
     hand.tap("button", "Undo these trainings")
     hand.page.get_by_text("are undone").wait_for()

@@ -36,7 +36,10 @@ SCOPES = {
     "metrics": {"metrics", "series"},
 }
 """scope -> all that it allows; every other operation needs `admin`"""
-OF_USERS = {"mail", "message", "trainings", "quarantine", "kept", "kept_view", "kept_raw"}
+OF_USERS = {
+    *("mail", "message", "trainings", "quarantine", "kept", "kept_view", "kept_raw"),
+    *("senders", "senders_file"),
+}
 """pages that are not for administrators and auditors alone"""
 
 
