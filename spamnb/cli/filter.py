@@ -96,7 +96,7 @@ def filter_(
     pieces, ended = _held(limit + 1 if limit else HELD_BYTES)
     is_large = limit is not None and not ended
     question = Question(address, timeout, {"From": [sender], "Rcpt": recipients})
-    parts, code = _large(pieces) if is_large else _marked(session, question, pieces)
+    parts, code = _marked(session, None if is_large else question, pieces)
     if code == _NO_VERDICT and require_verdict and not is_large:
         raise StoreError("there is no verdict", hint="nothing was written")
     for part in parts:
@@ -133,21 +133,21 @@ def _held(most: int) -> tuple[list[bytes], bool]:
     return pieces, left > 0
 
 
-def _large(pieces: list[bytes]) -> tuple[_Parts, int]:
-    """The parts of a message above the limit."""
-    warn("no verdict: the message is larger than --limit")
-    header, body = _split(b"".join(pieces))
-    return [_unscanned(header, "large"), body], _NO_VERDICT
+def _marked(
+    session: CliSession, question: Question | None, pieces: list[bytes]
+) -> tuple[_Parts, int]:
+    """The parts to write and the exit code; after a failure the parts are the message.
 
-
-def _marked(session: CliSession, question: Question, pieces: list[bytes]) -> tuple[_Parts, int]:
-    """The parts to write and the exit code; after a failure the parts are the message."""
+    Without a question the message is larger than the limit.
+    """
     try:
         message = b"".join(pieces)
-        answer = answer_of(session, question, message)
+        answer = answer_of(session, question, message) if question else None
+        if question is None:
+            warn("no verdict: the message is larger than --limit")
         header, body = _split(message)
-        parts: _Parts = [answer.header if answer else _unscanned(header, "fault"), body]
-        return parts, _code_of(answer)
+        reason = "fault" if question else "large"
+        return [answer.header if answer else _unscanned(header, reason), body], _code_of(answer)
     except Exception as error:  # noqa: BLE001 - the boundary: the message has to pass
         warn(f"the message passes as it is: {error!r}")
         return [*pieces], _NO_VERDICT
