@@ -71,11 +71,11 @@ def ping(client):
 
 
 def answers(address):
-    """Whether a new connection is served."""
+    """Whether a new connection is served; one that waits when a listener is closed is reset."""
     try:
         with connect(address) as client:
             return ping(client)
-    except (ConnectionRefusedError, FileNotFoundError):
+    except (ConnectionRefusedError, ConnectionResetError, FileNotFoundError):
         return False
 
 
