@@ -22,6 +22,8 @@ from spamnb.mail.envelope import domain_of
 from spamnb.policy.rulings import WORDS
 from spamnb.policy.senders import entries_of, sender_of
 
+_NONE: Final = "none"
+"""instead of a word: the sender is on no list"""
 _MOST_RECIPIENTS: Final = 5
 """recipients with lists that the page offers to an administrator"""
 
@@ -101,19 +103,24 @@ def _list(site: ConsoleSite, request: PageRequest) -> list[Notice]:
     facts = answer["facts"]
     if answer["state"] == "unchanged":
         return [Notice("done", text("receipt.unchanged"), answer["reason"])]
-    now = word("listed", facts["word"] or "none")
-    said = text("receipt.listed", sender=facts["sender"], word=now)
     more = facts.get("warning") or ""
-    back = {"do": "list", "word": facts["before"] or "none", "sender": facts["sender"]}
+    back = {"do": "list", "word": facts["before"] or _NONE, "sender": facts["sender"]}
     back |= {"of": values["of"]} if values["of"] else {}
-    return [Notice("done", said, more, back=tuple(back.items()))]
+    return [Notice("done", _said(facts), more, back=tuple(back.items()))]
+
+
+def _said(facts: Mapping[str, Any]) -> str:
+    """What a change of a list has done."""
+    return text(
+        "receipt.listed", sender=facts["sender"], word=word("listed", facts["word"] or _NONE)
+    )
 
 
 LIST: Final = Act(
     _list,
     (
         Parameter("signature", TEXT, "The signature.", required=True),
-        Parameter("word", choice(*WORDS, "none"), "What the sender is.", required=True),
+        Parameter("word", choice(*WORDS, _NONE), "What the sender is.", required=True),
         Parameter("sender", TEXT, "The sender.", required=True),
         Parameter("of", TEXT, "The list, as KIND:NAME.", ""),
     ),
@@ -125,7 +132,6 @@ LIST: Final = Act(
 ASKED: Final = (Parameter("q", TEXT, "A part of the sender.", ""),)
 _MOST_LINES: Final = 500
 _MOST_CHARS: Final = 40_000
-_NONE: Final = "none"
 
 
 def _lines(value: Any) -> list[tuple[str, str]]:
@@ -214,8 +220,7 @@ def _change(site: ConsoleSite, request: PageRequest) -> list[Notice]:
             continue
         if answer["state"] != "unchanged":
             facts = answer["facts"]
-            done.append(text("receipt.listed", sender=facts["sender"],
-                             word=word("listed", facts["word"] or _NONE)))  # fmt: skip
+            done.append(_said(facts))
             before.append(f"{facts['before'] or _NONE} {facts['sender']}")
             more = facts.get("warning") or more
     if not done:

@@ -8,7 +8,7 @@ from support.fleet_storm import weather
 from support.postgres_server import PostgresServer, needs_postgres
 from support.valkey_server import ValkeyServer, needs_valkey
 
-SECONDS = 15
+SECONDS = 30
 FULL_SECONDS = 90
 SERVERS = [
     pytest.param(ValkeyServer, marks=needs_valkey, id="valkey"),
