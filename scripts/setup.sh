@@ -47,7 +47,7 @@ set_up() {
     [ "$(cat .venv/installed 2>/dev/null)" = "$wanted" ] && return 0
     stamp=.venv/installed extras=test,fast,plots
     if [ "$1" = run ]; then
-        stamp=.venv/installed-run extras=fast,console
+        stamp=.venv/installed-run extras=auth,fast,console
         [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && return 0
     fi
     say "installing spamnb into .venv, to $1"

@@ -11,6 +11,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Tests count events and messages from an empty model; tests of the shipped prior turn it on.
 os.environ["SPAMNB_MODEL_PRIOR"] = "false"
 
+# Tests compare delivered messages byte for byte; tests of the check of senders turn it on.
+os.environ["SPAMNB_AUTH_VERIFY"] = "false"
+
 import pytest
 from hypothesis import settings
 
@@ -87,6 +90,34 @@ SLOW = frozenset({
 })  # fmt: skip
 """The files that take half of the time; `scripts/test` leaves them out, `scripts/test --slow` does
 not. Each subject has faster tests in other files."""
+FULL = frozenset({
+    "browser/test_preview_attacks.py::test_a_preview_has_no_effect[headers-together]",
+    "cli/test_cli_decisions.py::test_mail_of_another_kind_comes_after_all_other",
+    "faults/test_fleet_storm.py::test_a_storm_leaves_all_hosts_equal[postgres]",
+    "faults/test_imap_kill.py::test_a_run_that_is_killed_anywhere_is_continued[copy]",
+    "faults/test_imap_kill.py::test_a_run_that_is_killed_anywhere_is_continued[flag]",
+    "mail/test_suites.py::test_an_observer_before_the_filter_of_the_suite_keeps_its_marks[mailcow]",
+    "test_install.py::test_a_run_without_network_blocks_neither_the_next_nor_the_removal",
+    "test_scripts.py::test_it_runs_to_its_end[bench/accuracy]",
+    "test_scripts.py::test_it_runs_to_its_end[bench/console]",
+    "test_scripts.py::test_it_runs_to_its_end[bench/prior]",
+    "test_scripts.py::test_it_runs_to_its_end[bench/worlds]",
+    "test_scripts.py::test_it_runs_to_its_end[make-prior]",
+    "test_site.py::test_a_broken_page_is_reported",
+    "test_site.py::test_it_is_the_same_each_time",
+    "unit/test_bulk_scoring.py::test_deep_folders_and_many_clues_cannot_stop_the_workers",
+    "unit/test_multiclass.py::test_every_protocol_judges_labels[holdout]",
+    "unit/test_multiclass.py::test_thresholds_know_nothing_of_what_is_judged",
+    "unit/test_tune.py::test_bad_constants_are_found_and_the_gain_is_confirmed",
+    *(f"mail/test_authentication.py::test_sixty_forged_results_and_a_true_one[{place}]"
+      for place in ("milter, rspamd", "milter in front of the verifiers",
+                    "milter in front of rspamd", "after the queue, without a border",
+                    "after the queue, rspamd", "lmtp, rspamd",
+                    "before the queue and the verifiers", "milter without a border",
+                    "border after the verifiers")),
+})  # fmt: skip
+"""The longest tests with shorter siblings, as if they were marked `full`: a fifth of the time of
+`scripts/test --slow`."""
 pytest_plugins = ["support.fixtures"]
 
 
@@ -144,10 +175,18 @@ def pytest_itemcollected(item):
     """Mark the tests of the slow files; their names are checked in `pytest_configure`."""
     if item.path.relative_to(TESTS).as_posix() in SLOW:
         item.add_marker("slow")
+    if item.nodeid.removeprefix("tests/") in FULL:
+        item.add_marker("full")
 
 
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
     """Run the files that take long first: at the end one of them would keep one core busy."""
+    if not any("::" in one for one in config.args):
+        names = {item.nodeid.removeprefix("tests/") for item in items}
+        files = {name.partition("::")[0] for name in names}
+        if unknown := {one for one in FULL - names if one.partition("::")[0] in files}:
+            raise pytest.UsageError(f"FULL in {__file__} names no test: {sorted(unknown)}")
 
     def rank(item):
         parts = item.path.relative_to(TESTS).parts

@@ -15,7 +15,7 @@ LEVELS = (
     {"errors"},
     {"telemetry"},
     {"mail"},
-    {"model"},
+    {"model", "auth"},
     {"policy", "bayes"},
     {"store", "records", "engine", "feedback", "scan", "operations", "maintenance"}
     | {"fleet", "settings", "net", "timemachine"},
@@ -163,13 +163,16 @@ def walls(sources):
     places = {"lmdb": "spamnb.store", "click": "spamnb.cli", "aiosmtpd": "spamnb.smtp"}
     places["matplotlib"] = "spamnb.lab.report"
     places |= dict.fromkeys(("starlette", "uvicorn", "jinja2", "nh3"), "spamnb.console")
-    places |= dict.fromkeys(("valkey", "psycopg", "cryptography"), "spamnb.fleet")
+    places |= dict.fromkeys(("valkey", "psycopg"), "spamnb.fleet")
+    places |= dict.fromkeys(("dns", "publicsuffixlist"), "spamnb.auth")
+    places["cryptography"] = ("spamnb.fleet", "spamnb.auth")
     complaints, knowing = [], set()
     for name, text in sources.items():
         for line, target in imports(name, text, sources):
             package = target.split(".")[0]
-            place = places.get(package)
-            if place and not f"{name}.".startswith(place + "."):
+            place = places.get(package, "")
+            owners = (place,) if isinstance(place, str) else place
+            if place and not any(f"{name}.".startswith(f"{one}.") for one in owners):
                 complaints.append(f"{name}:{line} imports {package}, which belongs to {place}")
             elif package == "lmdb":
                 knowing.add(name)

@@ -36,6 +36,7 @@ from spamnb.daemon.configure import (
     scanner_params_of,
 )
 from spamnb.daemon.logs import DaemonLog
+from spamnb.daemon.sender_check import SenderCheck
 from spamnb.daemon.shared import FeedWriter, InFlightGuard, ProcessState, SharedState
 from spamnb.daemon.start import BACKLOG, listeners_of, workers_of
 from spamnb.daemon.supervisor import (
@@ -650,7 +651,13 @@ class ScannerFactory:
         self._shadow: Shadow | None = None
         self._session = self._new_session(settings)
         self._settings = settings
+        self._senders = self._new_check(settings)
         self._load(settings)
+
+    def _new_check(self, settings: Settings) -> SenderCheck:
+        check = SenderCheck(settings.auth, self._deps.log)
+        check.begin()
+        return check
 
     def scanner_for(self, name: str, listener: ListenerSettings) -> Scanner:
         """Return the scanner of a listener."""
@@ -659,15 +666,19 @@ class ScannerFactory:
 
     def apply_settings(self, settings: Settings) -> None:
         """Use other settings; `scanner_for` then returns new scanners."""
-        old = self._session
+        old, old_settings = self._session, self._settings
         self._session, self._settings = self._new_session(settings), settings
         self._deps.loop.call_later(_LAST_SCANS_S, old.close)
         self._pool.apply_settings(settings)
+        if settings.auth != old_settings.auth:
+            self._deps.loop.create_task(self._senders.close())
+            self._senders = self._new_check(settings)
         self._load(settings)
 
     async def close(self) -> None:
-        """Stop the scan processes and close the model."""
+        """Stop the scan processes and the check of senders, and close the model."""
         await self._pool.close()
+        await self._senders.close()
         self._session.close()
 
     def _new_session(self, settings: Settings) -> ModelSession:
@@ -706,6 +717,7 @@ class ScannerFactory:
             ),
             offload=self._pool,
             shadow=self._shadow,
+            senders=self._senders,
             traps=Traps(traps, Path(deps.start.home) / TRAPS_FOLDER) if traps else None,
             bypassed=lambda: deps.shared.bypass,
             call_soon=deps.loop.call_soon,

@@ -2,6 +2,7 @@
 
     prove(block, body, local)                   adds the proven ones to the fields of the block
     statement(block, body, local) -> str        value of X-Spamnb-Results: it lists the proven ones
+    own_statement(block, body, value, local)    the same with results that this program found
     border_mark(block, body, local, queue)      value of X-Spamnb-Border: it stands above all of a
                                                 message that came from outside
     place_line(queue) -> bytes                  tells this module of a place without Received
@@ -14,7 +15,8 @@ A field under the site's name proves nothing, because a sender can write it. A r
 * above an X-Spamnb-Border that was written for this message under this queue id. A milter that
   comes before all others writes it.
 * if an X-Spamnb-Results lists it for this message. The scan that proved the result writes this
-  field, because in a delivered message another hop may stand above the result.
+  field, because in a delivered message another hop may stand above the result. So does this
+  program for what it found itself (`spamnb.auth`).
 
 Both fields have a code by the key of the model (BLAKE2b). A client that copies one of them from
 another message gains nothing: the code covers the fields below it and the first
@@ -27,13 +29,11 @@ from __future__ import annotations
 import re
 from hashlib import blake2b
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from spamnb.mail.envelope import BY, LocalHosts
+from spamnb.mail.headers import Block, ReceivedField, Trace
 from spamnb.mail.results import MOST_RESULTS, plain_identities, read_results
-
-if TYPE_CHECKING:
-    from spamnb.mail.headers import Block, ReceivedField, Trace
 
 STATEMENT: Final = "X-Spamnb-Results"
 BORDER: Final = "X-Spamnb-Border"
@@ -67,13 +67,11 @@ def _proven(block: Block, body: bytes, local: LocalHosts) -> list[Trace]:
     traces = [one for one in block.traces[:MOST_RESULTS] if _is_whole(one, local)]
     if not traces:
         return []
+    listed = _listed(block, body, local) if local.key else frozenset()
     signatures = [value for name, value in block.fields if name == b"dkim-signature"]
-    if not plain_identities(signatures):
-        return []
-    border, queue = _first_hop(block)
+    border, queue = _first_hop(block) if plain_identities(signatures) else (0, b"")
     if local.key:
         border = max(border, _marked_border(block, body, local, queue))
-    listed = _listed(block, body, local) if local.key else frozenset()
     return [one for one in traces if one.line < border or _hash(one) in listed]
 
 
@@ -145,6 +143,13 @@ def statement(block: Block, body: bytes, local: LocalHosts) -> str:
         return ""
     code = _code(local.key, b"results", hashes, block.lines, body)
     return b" ".join([*hashes, code]).decode("ascii")
+
+
+def own_statement(block: Block, body: bytes, results: str, local: LocalHosts) -> str:
+    """The value of X-Spamnb-Results for results of this program, above what is proven already."""
+    trace = Trace(0, 0, _RESULTS_NAME, results.encode("ascii"))
+    hashes = [_hash(one) for one in (trace, *block.proven)]
+    return b" ".join([*hashes, _code(local.key, b"results", hashes, block.lines, body)]).decode()
 
 
 def is_first_hop(header: bytes, queue: str) -> bool:

@@ -97,6 +97,11 @@ class SenderEvidence:
         return passed_domains(self._parted[0].results)
 
     @property
+    def has_results(self) -> bool:
+        """Whether a server of the site checked the message."""
+        return bool(self._parted[0].results)
+
+    @property
     def statement(self) -> str:
         """The value of X-Spamnb-Results for this message; empty if no result is proven."""
         return site_results.statement(*self._parted, self._local)

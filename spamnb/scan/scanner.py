@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from spamnb.errors import StoreFullError
-from spamnb.mail.envelope import LocalDomains, network_of
+from spamnb.mail.envelope import LocalDomains, LocalHosts, network_of
 from spamnb.model.costs import DECISIONS, Decision
 from spamnb.policy.actions import MAIL_ACTIONS, ActionPolicy, Fallbacks, MailAction
 from spamnb.policy.headers import (
@@ -34,6 +34,7 @@ from spamnb.policy.headers import (
     signature_fields,
     statement_fields,
     unscanned_fields,
+    with_results,
 )
 from spamnb.policy.rulings import Ruling, Rulings, shown_verdict
 from spamnb.policy.senders import SenderEvidence
@@ -61,6 +62,7 @@ from spamnb.scan.values import (
     ScanOptions,
     ScanRequest,
     ScanResult,
+    SenderChecker,
     StopScan,
     observed_by,
 )
@@ -189,6 +191,8 @@ class ScannerDeps:
     log: Log
     shadow: Shadow | None = None
     """another filter that is asked about a share of the mail"""
+    senders: SenderChecker | None = None
+    """checks mail from outside; None: only the results of other programs are read"""
 
 
 @dataclass(slots=True, eq=False)
@@ -211,8 +215,10 @@ class _PendingScan:
     open: bool = True
     rulings: Rulings = field(default_factory=Rulings)
     """what lists decide about it"""
-    statement: str = ""
-    """the list of the results of authentication that are proven"""
+    results: Fields = ()
+    """the results of authentication that this program found, or the list of the proven ones"""
+    is_checked: bool = False
+    """whether this program has checked the sender"""
     by_header: bool = False
     """whether only its header is scanned"""
     cancel: Callable[[], None] | None = None
@@ -271,7 +277,7 @@ class Scanner:
         pending = _PendingScan(
             request, done, own is not None, observed, advised, now, *self._placed(request)
         )
-        self._guarded([pending], partial(self._start, pending))
+        self._guarded([pending], partial(self._verify, pending))
         return partial(self._stop, pending)
 
     def _placed(self, request: ScanRequest) -> tuple[bytes, int]:
@@ -309,6 +315,43 @@ class Scanner:
 
     # -- request to verdict ---------------------------------------------------------------------
 
+    def _verify(self, pending: _PendingScan) -> None:
+        """Ask who sent a message from outside, before it is scanned."""
+        checker, local = self._deps.senders, self._session.local
+        is_asked = pending.request.whole and not pending.is_own and not self._deps.bypassed()
+        if (
+            checker is None
+            or not (checker.is_on and is_asked and local.key)
+            or self._is_checked(pending, local)
+        ):
+            self._start(pending)
+        else:
+            then = partial(self._verified, pending, local, adds=checker.adds_fields)
+            pending.cancel = checker.start(pending.request, local, then)
+
+    @staticmethod
+    def _is_checked(pending: _PendingScan, local: LocalHosts) -> bool:
+        """Whether another program of the site has checked a message."""
+        raw, head = pending.raw, pending.raw[: pending.header_bytes]
+        return b"esults:" in head and SenderEvidence(head, local, "", raw).has_results
+
+    def _verified(
+        self, pending: _PendingScan, local: LocalHosts, results: str, *, adds: bool
+    ) -> None:
+        if not pending.open:
+            return
+        pending.cancel, pending.began = None, time.perf_counter()
+
+        def start() -> None:
+            if results:
+                pending.raw, pending.header_bytes, fields = with_results(
+                    pending.raw, pending.header_bytes, results, local
+                )
+                pending.is_checked, pending.results = True, fields if adds else ()
+            self._start(pending)
+
+        self._guarded([pending], start)
+
     def _start(self, pending: _PendingScan) -> None:
         request, deps = pending.request, self._deps
         self._record_spamtrap_hit(pending)
@@ -336,8 +379,8 @@ class Scanner:
         local = self._session.local
         message = SenderEvidence(head, local, envelope.sender, pending.raw)
         # Any local program may ask for advice, about any message: it gets no proof of results.
-        if local.authserv_ids and not pending.advised:
-            pending.statement = message.statement
+        if local.authserv_ids and not pending.advised and not pending.is_checked:
+            pending.results = statement_fields(message.statement)
         if asks_for_junk(head, local.test_key):
             return Rulings(_TEST)
         if found := self._deps.rules.on(envelope, message):
@@ -506,7 +549,7 @@ class Scanner:
     ) -> None:
         redirect = self._policy.redirect if mail_action == "redirect" else ""
         add = scanned_fields(verdict, self._junk_log_odds, redirect=redirect, version=_VERSION)
-        add += statement_fields(pending.statement)
+        add += () if pending.advised else pending.results
         tag = self._policy.tag.encode() if mail_action == "tag" else b""
         if pending.advised:
             score = score_of(verdict, self._junk_log_odds)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from spamnb.errors import SettingsError, StoreDamagedError, UserError
-from spamnb.mail.envelope import Envelope
+from spamnb.mail.envelope import Envelope, LocalHosts
 from spamnb.policy.actions import MailAction
 from spamnb.policy.headers import Fields, ScanVerdict
 from spamnb.telemetry import iso
@@ -137,6 +137,23 @@ class MessageAdviser(Protocol):
 
     def advise(self, request: ScanRequest, done: Done) -> StopScan | None:
         """Scan as `MessageScanner.scan` does; the result is always relay or defer."""
+
+
+class SenderChecker(Protocol):
+    """Checks who sent a message: SPF, DKIM, DMARC, ARC."""
+
+    is_on: bool
+    """whether it can check now"""
+    adds_fields: bool
+    """whether the message gets the results"""
+
+    def start(
+        self, request: ScanRequest, local: LocalHosts, done: Callable[[str], None]
+    ) -> Callable[[], None]:
+        """Check; `done` gets the results later in the caller's thread, once.
+
+        It gets none after the returned callable was called, and empty ones after a fault.
+        """
 
 
 class Offload(Protocol):

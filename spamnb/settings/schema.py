@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
+from spamnb.auth.names import address_of_server
 from spamnb.errors import SettingsError, UserError
 from spamnb.mail.envelope import LocalHosts
 from spamnb.model.costs import Costs
@@ -206,6 +208,32 @@ class PersonSettings(NamedTuple):
     aliases: str = ""
 
 
+class AuthSettings(NamedTuple):
+    """How the sender of a message is checked."""
+
+    verify: bool = True
+    resolvers: tuple[str, ...] = ()
+    wait_s: float = 2.0
+    add_results: bool = True
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether senders are to be checked, and the packages of the extra `auth` are here."""
+        packages = ("dns", "cryptography", "publicsuffixlist")
+        return self.verify and all(find_spec(one) is not None for one in packages)
+
+
+def auth_settings(**given: Any) -> AuthSettings:
+    """Return the section; raise for a resolver that is no address."""
+    made = AuthSettings(**given)
+    try:
+        for one in made.resolvers:
+            address_of_server(one)
+    except UserError as error:
+        raise SettingsError(f"auth.resolvers: {error}", hint=error.hint) from error
+    return made
+
+
 class TrialSettings(NamedTuple):
     """Another filter that is asked about a share of the mail."""
 
@@ -301,6 +329,7 @@ class Settings:
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     feedback: FeedbackSettings = field(default_factory=FeedbackSettings)
     persons: PersonSettings = field(default_factory=PersonSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
     trial: TrialSettings = field(default_factory=TrialSettings)
     console: ConsoleSettings = field(default_factory=ConsoleSettings)
     fleet: FleetParams = field(default_factory=FleetParams)
@@ -338,6 +367,7 @@ SECTIONS: dict[str, Callable[..., Any]] = {
     "delivery": DeliverySettings,
     "feedback": FeedbackSettings,
     "persons": PersonSettings,
+    "auth": auth_settings,
     "trial": trial_settings,
     "console": console_settings,
     "fleet": FleetParams,

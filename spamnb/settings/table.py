@@ -202,6 +202,20 @@ SERVING: tuple[Setting, ...] = (
     Setting("scan.large_bytes", whole(0),
         "Messages above this size are scanned in a separate process that can be killed at its "
         "time limit."),
+    Setting("auth.verify", FLAG,
+        "Check SPF, DKIM, DMARC and ARC of mail from outside, where another server of the site has "
+        "not done so. It needs the packages of the extra `auth` and a name server that answers; "
+        "without them nothing changes."),
+    Setting("auth.resolvers", TEXTS,
+        "Addresses of the name servers that are asked, such as 127.0.0.1 or 127.0.0.1:5353. Empty: "
+        "those of the system. A caching resolver on the same machine answers fastest."),
+    Setting("auth.wait_s", number(0.1, 30),
+        "Maximum time for the checks of one message. A check without an answer by then is "
+        "temperror, and the message is scanned without it."),
+    Setting("auth.add_results", FLAG,
+        "Add the results to the message as an Authentication-Results field under the first of "
+        "local.authserv_ids, by default the name of this machine. Other programs can read it, and "
+        "a message has the same features when it is trained later."),
     Setting("rules.allow", TEXT,
         "File of clients, senders, domains and recipients: their mail is always delivered. One "
         "entry per line: `client 192.0.2.0/24`. Senders and domains need a DKIM or SPF pass from "

@@ -25,7 +25,8 @@ def environment(**more):
     """Return the environment of a daemon, without the settings of this machine."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPAMNB_", "LISTEN_"))}
     path = os.pathsep.join([str(PROJECT), str(TESTS)])
-    return kept | {"PYTHONPATH": path, "SPAMNB_LOG_FORMAT": "json"} | more
+    own = {"PYTHONPATH": path, "SPAMNB_LOG_FORMAT": "json", "SPAMNB_AUTH_VERIFY": "false"}
+    return kept | own | more
 
 
 class Running:

@@ -1,0 +1,128 @@
+"""Checks who sent the messages of one process: SPF, DKIM, DMARC and ARC (`spamnb.auth`).
+
+The check is off until a name server has answered, and is tried again each minute. The client is
+the one that the mail server reports. Where it reports none (after a queue, by LMTP, from spamc),
+the client stands in the Received field that a server of the site wrote (RFC 8601 5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from ipaddress import ip_address, ip_network
+from typing import Final
+
+from spamnb.auth.names import NameServers
+from spamnb.auth.verifier import ReceivedMail, Verifier
+from spamnb.errors import UserError
+from spamnb.mail.envelope import LocalHosts
+from spamnb.mail.message import parted
+from spamnb.model.tokens import hop_lines, hops_in
+from spamnb.policy.senders import SenderEvidence
+from spamnb.scan.values import ScanRequest
+from spamnb.settings.schema import AuthSettings
+from spamnb.telemetry import Log
+
+TRY_AGAIN_S: Final = 60.0
+_PRIVATE: Final = tuple(
+    map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"))
+)
+"""networks of a site's own servers"""
+
+
+class SenderCheck:
+    """Implements `values.SenderChecker` in an event loop."""
+
+    def __init__(self, settings: AuthSettings, log: Log) -> None:
+        self.is_on = False
+        self.adds_fields = settings.add_results
+        self._settings = settings
+        self._log = log
+        self._names: NameServers | None = None
+        self._verifier: Verifier | None = None
+        self._finding: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Look for a name server, in a task of the running loop."""
+        if self._settings.is_possible:
+            self._finding = asyncio.get_running_loop().create_task(self._find())
+
+    async def close(self) -> None:
+        """Stop, and drop the open questions."""
+        self.is_on = False
+        if self._finding is not None:
+            self._finding.cancel()
+        if self._names is not None:
+            await self._names.close()
+
+    async def find(self) -> bool:
+        """Turn the check on if a name server answers."""
+        settings = self._settings
+        if self._names is None:
+            self._names = NameServers.open(settings.resolvers)
+            self._verifier = Verifier(self._names, settings.wait_s, self._log)
+        self.is_on = await self._names.answers(settings.wait_s)
+        return self.is_on
+
+    async def _find(self) -> None:
+        is_known = False
+        while True:
+            try:
+                found = await self.find()
+            except UserError as error:
+                self._log({"event": "senders are not checked", "error": str(error)})
+                return
+            if found:
+                self._log({"event": "senders are checked"})
+                return
+            if not is_known:
+                self._log({"event": "senders are not checked", "error": "no name server answers"})
+            is_known = True
+            await asyncio.sleep(TRY_AGAIN_S)
+
+    def start(
+        self, request: ScanRequest, local: LocalHosts, done: Callable[[str], None]
+    ) -> Callable[[], None]:
+        """Check; `done` gets the results later, unless the returned callable is called."""
+        assert self._verifier is not None
+        return self._verifier.start(received_mail(request, local), done)
+
+
+def received_mail(request: ScanRequest, local: LocalHosts) -> ReceivedMail:
+    """A message and its client, as the site's servers report them."""
+    raw, end = request.raw, request.header_bytes
+    envelope, client = request.envelope, request.envelope.client
+    address, helo = client.address, client.helo
+    if not _is_outside(address):
+        address, helo = _client_in(raw, local) if request.is_received else ("", "")
+    return ReceivedMail(
+        raw[:end],
+        raw[end:],
+        SenderEvidence(raw[:end], local, "").author,
+        envelope.sender if envelope.sender or envelope.mail_line else None,
+        address,
+        helo,
+    )
+
+
+def _client_in(raw: bytes, local: LocalHosts) -> tuple[str, str]:
+    """The address and HELO of the client in the first of the site's Received fields with one."""
+    block, _ = parted(raw, local, set())
+    for field in block.hops:
+        if not field.is_local:
+            break
+        for hop in hops_in(hop_lines([field.value])):
+            address = hop.address.decode("ascii").removeprefix("ipv6:").removeprefix("IPv6:")
+            if _is_outside(address):
+                return address, hop.helo.decode("latin-1")
+    return "", ""
+
+
+def _is_outside(address: str) -> bool:
+    """Whether an address may be that of another site."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    is_near = found.is_loopback or found.is_link_local or found.is_unspecified
+    return not is_near and not any(found in one for one in _PRIVATE if one.version == found.version)
