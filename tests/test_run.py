@@ -179,10 +179,10 @@ def test_the_tools_of_the_tests_are_installed_for_the_tests_alone(tmp_path):
     python.parent.mkdir(parents=True)
     python.write_text('#!/bin/sh\n[ "$2" != pip ] || echo "$@" >>words\n')
     python.chmod(0o755)
-    assert installed(tmp_path, "run") == [".[fast,console]"]
+    assert installed(tmp_path, "run") == [".[auth,fast,console]"]
     assert installed(tmp_path, "run") == []
     assert installed(tmp_path, "test") == [".[test,fast,plots]"]
     assert installed(tmp_path, "test") == installed(tmp_path, "run") == []
     (tmp_path / "constraints.txt").write_text("numpy==9\n")
-    assert installed(tmp_path, "run") == [".[fast,console]"]
+    assert installed(tmp_path, "run") == [".[auth,fast,console]"]
     assert installed(tmp_path, "test") == [".[test,fast,plots]"]

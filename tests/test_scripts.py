@@ -56,6 +56,8 @@ SHORT = {
     "bench/labels": (["--short"], "LinearSVC, tf-idf  each against rest", (0,)),
     "bench/memory": (["--messages", "2000"], "RssAnon, all processes", (0,)),
     "bench/mixed": (["--cases", "2000", "--rounds", "1"], "of scikit-learn's together", (0,)),
+    "bench/identity": ([], "log_loss", (0,)),
+    "bench/senders": (["--count", "20"], "ask nothing", (0,)),
     "bench/persons": (["--persons", "20", "--labels", "1"], "1000 recipients", (0,)),
     "bench/evasion": (["--most", "2"], "all first", (0,)),
     "bench/path_length": ([], "correction ", (0,)),
@@ -96,7 +98,8 @@ def run(name, arguments, **more):
 
 SLOW = {
     *("bench/instructions", "bench-smtp", "bench/console_flood", "bench/endpoints"),
-    *("bench/evasion", "bench/fleet_hour"),
+    *("bench/evasion", "bench/fleet_hour", "bench/accuracy", "bench/console", "bench/prior"),
+    *("bench/worlds", "make-prior"),
 }
 """They take 40 to 120 s each on a busy machine (valgrind runs a program fifty times as long)."""
 

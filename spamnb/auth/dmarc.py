@@ -9,7 +9,7 @@ suffix list, which the package publicsuffixlist carries.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
@@ -77,13 +77,16 @@ def _is_aligned(author: str, domain: str, mode: str) -> bool:
     return organization(author) == organization(domain)
 
 
-async def _record(domain: str, names: Ask) -> dict[str, str] | None:
+async def _record(domain: str, names: Ask) -> Mapping[str, str] | None:
     """The record of a domain; None if it has none, or several."""
     values = await names.ask(f"_dmarc.{domain}", "TXT")
     found = [one for one in values if one.replace(" ", "").startswith("v=DMARC1;")]
-    if len(found) != 1:
-        return None
+    return _read(found[0]) if len(found) == 1 else None
+
+
+@lru_cache(maxsize=4_096)
+def _read(text: str) -> Mapping[str, str] | None:
     try:
-        return tags_in(found[0])
+        return tags_in(text)
     except SignatureFault:
         return None

@@ -160,18 +160,20 @@ class Questions:
 
     async def ask(self, name: str, kind: Kind) -> tuple[str, ...]:
         """The values of a name; none if there are none. Failure: NameFault."""
-        key = _key(name, kind)
-        if key is None:
-            return ()
-        answer = self._names.known(key)
+        answer = self._names.known((name, kind))
         if answer is None:
-            answer = await self._wait(self._start(key))
+            key = _key(name, kind)
+            if key is None:
+                return ()
+            answer = self._names.known(key) or await self._wait(self._start(key))
         if answer.is_fault:
             raise NameFault(name)
         return answer.values
 
     def expect(self, name: str, kind: Kind) -> None:
         """Ask already now, because `ask` will follow."""
+        if self._names.known((name, kind)) is not None:
+            return
         key = _key(name, kind)
         if key is not None and self._names.known(key) is None:
             with contextlib.suppress(NameFault):

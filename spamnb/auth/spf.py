@@ -12,7 +12,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from functools import lru_cache
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote
 
@@ -61,13 +69,18 @@ class _Ended(Exception):  # noqa: N818 - the end of a check, not an error of the
         self.result = result
 
 
+Network = IPv4Network | IPv6Network
+
+
 class _Term(NamedTuple):
     result: SpfResult
     kind: str
     domain: str = ""
-    """with macros; of ip4 and ip6 the network"""
+    """with macros"""
     v4: int = 32
     v6: int = 128
+    network: Network | None = None
+    """of ip4 and ip6"""
 
 
 class _Record(NamedTuple):
@@ -113,6 +126,8 @@ class _Check:
         if text is None:
             return "none"
         record = _read(text)
+        if record is None:
+            raise _Ended("permerror")
         if included and not record.terms and not record.redirect:
             return "neutral"
         for term in record.terms:
@@ -138,9 +153,8 @@ class _Check:
     async def _matches(self, term: _Term, domain: str) -> bool:
         if term.kind == "all":
             return True
-        if term.kind in ("ip4", "ip6"):
-            network = ip_network(term.domain, strict=False)
-            return self.client.version == network.version and self.client in network
+        if term.network is not None:
+            return self.client in term.network
         self._count()
         target = await self._expanded(term.domain, domain) if term.domain else domain
         if term.kind == "include":
@@ -256,8 +270,16 @@ class _Check:
         return ".".join(self.client.exploded.replace(":", ""))
 
 
-def _read(text: str) -> _Record:
-    """A record; a `permerror` for anything that is not in the grammar."""
+@lru_cache(maxsize=4_096)
+def _read(text: str) -> _Record | None:
+    """A record; None for anything that is not in the grammar."""
+    try:
+        return _record_in(text)
+    except _Ended:
+        return None
+
+
+def _record_in(text: str) -> _Record:
     if len(text) > MOST_RECORD or not text.isascii() or not text.isprintable():
         raise _Ended("permerror")
     terms: list[_Term] = []
@@ -288,7 +310,7 @@ def _directive(word: str) -> _Term:
     if kind in ("ip4", "ip6"):
         if v6 is not None:
             raise _Ended("permerror")
-        return _Term(result, kind, _network(kind, domain or "", v4))
+        return _Term(result, kind, network=_network(kind, domain or "", v4))
     is_wrong = (
         ((v4 is not None or v6 is not None) and kind not in _WITH_LENGTHS)
         or (domain is None and kind in _WITH_DOMAIN)
@@ -305,7 +327,7 @@ def _length(text: str | None, default: int) -> int:
     return default if text is None else int(text)
 
 
-def _network(kind: str, text: str, length: str | None) -> str:
+def _network(kind: str, text: str, length: str | None) -> Network:
     """The network of a term ip4 or ip6."""
     try:
         network = ip_network(text if length is None else f"{text}/{length}", strict=False)
@@ -313,7 +335,7 @@ def _network(kind: str, text: str, length: str | None) -> str:
         raise _Ended("permerror") from error
     if network.version != int(kind[2]) or "%" in text or "/" in text:
         raise _Ended("permerror")
-    return str(network)
+    return network
 
 
 def _is_domain_text(text: str) -> bool:

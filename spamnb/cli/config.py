@@ -78,7 +78,7 @@ def check(ctx: click.Context, session: CliSession) -> None:
     if found:
         ctx.exit(UserError.exit_code)
     lists = AccessLists.load(RuleFiles(settings.rules.allow, settings.rules.block))
-    if warning := lists.warning(settings.local):
+    if warning := lists.warning(settings.site):
         warn(warning)
     for fault in next_hop_faults(settings):
         warn(f"{fault.text} - {fault.remedy}")

@@ -273,7 +273,7 @@ def _options(session: CliSession, given: dict[str, Any]) -> Options:
         **{name: given[name] for name in names},
         order=given["order"] or "shuffle",
         kind=given["kind"] or settings.model.kind,
-        local=settings.local,
+        local=settings.site,
         costs=settings.costs,
         prior=_prior(given["prior_file"]),
         jobs=given["jobs"] or cores(),

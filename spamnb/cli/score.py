@@ -119,7 +119,7 @@ def _scored(session: CliSession, paths: Sequence[str], clues: int, jobs: int) ->
     settings = session.settings
     fleet = bool(settings.fleet.url)
     aimed_at = settings.ham_loss.aimed_at
-    how = Scoring(jobs, clues, settings.local, settings.costs, aimed_at, is_fleet=fleet)
+    how = Scoring(jobs, clues, settings.site, settings.costs, aimed_at, is_fleet=fleet)
     yield from score_paths(session.home, paths, how)
 
 

@@ -126,7 +126,7 @@ class CliSession:
             self.home,
             readonly=readonly,
             history=False,
-            local=settings.local,
+            local=settings.site,
             costs=settings.costs,
             one_in=settings.ham_loss.aimed_at,
             limit_bytes=settings.store.limit_bytes,

@@ -130,7 +130,7 @@ def _options(session: CliSession, jobs: int, person: str, *, prior: bool) -> Tra
 
     settings, source = session.settings, _source(session, person)
     limit = settings.store.limit_bytes
-    return TrainingOptions(jobs, source, settings.local, settings.costs, limit, prior)
+    return TrainingOptions(jobs, source, settings.site, settings.costs, limit, prior)
 
 
 def _source(session: CliSession, person: str) -> Source:
@@ -267,7 +267,7 @@ def _chosen(
 
     recipe = _recipe_there(session.home)
     assert recipe is not None, "it was trained a moment ago"
-    local, jobs = session.settings.local, jobs or cores()
+    local, jobs = session.settings.site, jobs or cores()
     paths = [(label, source) for label, source in sources if isinstance(source, str)]
     with progress_bar("choosing thresholds") as bar:
         progress = (lambda done, total: bar(done, total, "")) if bar else None
@@ -293,7 +293,7 @@ def _expected(
     if not has_threshold(recipe):
         return None
     options = Options(
-        local=settings.local,
+        local=settings.site,
         costs=settings.costs,
         constants={name: getattr(recipe, name) for name in ("alpha", "kappa", "r", "eta")},
         prior=shipped_prior()[0] if prior else None,

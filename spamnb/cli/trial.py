@@ -343,7 +343,7 @@ def maildir(session: CliSession, /, folders: tuple[str, ...], **given: Any) -> N
     mail = TrialMail(in_order(named, given["last"] or 0), mark_of, filed_by_other=by_other)
     with progress_bar("judging") as bar:
         progress = (lambda done, total: bar(done, total, "")) if bar else None
-        options = Options(local=settings.local, costs=settings.costs, progress=progress)
+        options = Options(local=settings.site, costs=settings.costs, progress=progress)
         judged = judge(mail, options)
     if not judged.pairs:
         raise CorpusError(
@@ -425,7 +425,7 @@ def _marks(session: CliSession, given: dict[str, Any]) -> Callable[[bytes], Filt
 
     if given["asked"]:
         return asker_of(given["asked"])
-    other, hosts = given["other"] or "", given["hosts"] or session.settings.local.hosts
+    other, hosts = given["other"] or "", given["hosts"] or session.settings.site.hosts
     if other and other not in (ANY, *FILTERS):
         raise UserError(
             f"--other {other} is unknown", hint=f"give {ANY} or one of {', '.join(FILTERS)}"

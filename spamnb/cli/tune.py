@@ -122,7 +122,7 @@ def _searched(
         order=order,
         seed=seed,
         kind=kind,
-        local=session.settings.local,
+        local=session.settings.site,
         costs=session.settings.costs,
         constants=constants,
         jobs=jobs or cores(),

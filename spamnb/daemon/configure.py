@@ -71,7 +71,7 @@ def relay_params_of(
         proxies=NetworkSet(listener.proxies),
         recipient_domains=frozenset(listener.recipient_domains),
         hostname=settings.serve.hostname or socket.gethostname(),
-        local=settings.local,
+        local=settings.site,
         **_rules(settings, listener, share),
     )
 
@@ -92,7 +92,7 @@ def milter_params_of(
     return MilterParams(
         keeps=bool(listener.upstream),
         border=listener.border,
-        authserv_ids=settings.local.authserv_ids,
+        authserv_ids=settings.site.authserv_ids,
         **_rules(settings, listener, share),
     )
 
@@ -116,7 +116,7 @@ def plan_of(settings: Settings, home: Path, persons: PersonNames | None) -> Sess
     """Return the configuration of a model session."""
     return SessionConfig(
         home=home,
-        local=settings.local,
+        local=settings.site,
         costs=settings.costs,
         one_in=settings.ham_loss.aimed_at,
         history=settings.history,

@@ -37,9 +37,9 @@ class ResultsFate(NamedTuple):
 
 def outcomes(settings: Settings) -> Iterator[ResultsFate]:
     """One sentence for each listener; none without names of servers."""
-    if not settings.local.authserv_ids:
+    if not settings.site.authserv_ids:
         return
-    local = settings.local.keyed(b"check")
+    local = settings.site.keyed(b"check")
     has_border = any(one.border for one in settings.listener.values())
     for name, listener in settings.listener.items():
         if listener.border:

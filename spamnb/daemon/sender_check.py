@@ -15,8 +15,7 @@ from typing import Final
 from spamnb.auth.names import NameServers
 from spamnb.auth.verifier import ReceivedMail, Verifier
 from spamnb.errors import UserError
-from spamnb.mail.envelope import LocalHosts
-from spamnb.mail.message import parted
+from spamnb.mail.headers import Block
 from spamnb.model.tokens import hop_lines, hops_in
 from spamnb.policy.senders import SenderEvidence
 from spamnb.scan.values import ScanRequest
@@ -81,33 +80,32 @@ class SenderCheck:
             await asyncio.sleep(TRY_AGAIN_S)
 
     def start(
-        self, request: ScanRequest, local: LocalHosts, done: Callable[[str], None]
+        self, request: ScanRequest, message: SenderEvidence, done: Callable[[str], None]
     ) -> Callable[[], None]:
         """Check; `done` gets the results later, unless the returned callable is called."""
         assert self._verifier is not None
-        return self._verifier.start(received_mail(request, local), done)
+        return self._verifier.start(received_mail(request, message), done)
 
 
-def received_mail(request: ScanRequest, local: LocalHosts) -> ReceivedMail:
+def received_mail(request: ScanRequest, message: SenderEvidence) -> ReceivedMail:
     """A message and its client, as the site's servers report them."""
     raw, end = request.raw, request.header_bytes
     envelope, client = request.envelope, request.envelope.client
     address, helo = client.address, client.helo
     if not _is_outside(address):
-        address, helo = _client_in(raw, local) if request.is_received else ("", "")
+        address, helo = _client_in(message.parts[0]) if request.is_received else ("", "")
     return ReceivedMail(
         raw[:end],
         raw[end:],
-        SenderEvidence(raw[:end], local, "").author,
+        message.author,
         envelope.sender if envelope.sender or envelope.mail_line else None,
         address,
         helo,
     )
 
 
-def _client_in(raw: bytes, local: LocalHosts) -> tuple[str, str]:
+def _client_in(block: Block) -> tuple[str, str]:
     """The address and HELO of the client in the first of the site's Received fields with one."""
-    block, _ = parted(raw, local, set())
     for field in block.hops:
         if not field.is_local:
             break

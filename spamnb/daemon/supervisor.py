@@ -691,7 +691,7 @@ class Supervisor:
     def _warn_of_lists(self) -> None:
         with suppress(SpamnbError):  # each worker logs a list that cannot be read
             files = RuleFiles(self._settings.rules.allow, self._settings.rules.block)
-            if warning := AccessLists.load(files).warning(self._settings.local):
+            if warning := AccessLists.load(files).warning(self._settings.site):
                 self._log({"event": "list without effect", "level": "warning", "error": warning})
 
     def _apply_settings(self, settings: Settings, later: list[str], moved: Collection[str]) -> None:

@@ -16,7 +16,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from spamnb.mail.envelope import LocalHosts, is_local_hop
-from spamnb.mail.message import parted
+from spamnb.mail.headers import Block
 from spamnb.mail.results import claims
 from spamnb.mail.site_results import BORDER, PROOF_NAMES, STATEMENT, own_statement, place_line
 from spamnb.model.costs import DECISIONS, Costs, Decision, thresholds
@@ -383,16 +383,19 @@ class OwnResults(NamedTuple):
     fields: Fields
 
 
-def with_results(raw: bytes, header_bytes: int, results: str, local: LocalHosts) -> OwnResults:
+def with_results(
+    raw: bytes, header_bytes: int, parts: tuple[Block, bytes], local: LocalHosts, results: str
+) -> OwnResults:
     """Put results under the site's name above a message, and what proves them to the parser.
 
-    A message that does not begin with a field has no field that could be believed.
+    `parts` are its header block and body. A message that does not begin with a field has no field
+    that could be believed.
     """
     first = _mailbox_end(raw[:header_bytes])
     if not local.key or _FIELD.match(raw, first) is None:
         return OwnResults(raw, header_bytes, ())
     value = f"{local.authserv_ids[0]}; {results}"
-    proof = own_statement(*parted(raw, local, set()), value, local)
+    proof = own_statement(*parts, value, local)
     fields = (_folded("Authentication-Results", value), _folded(STATEMENT, proof))
     lines = as_block(fields)
     return OwnResults(raw[:first] + lines + raw[first:], header_bytes + len(lines), fields)

@@ -97,9 +97,9 @@ class SenderEvidence:
         return passed_domains(self._parted[0].results)
 
     @property
-    def has_results(self) -> bool:
-        """Whether a server of the site checked the message."""
-        return bool(self._parted[0].results)
+    def parts(self) -> tuple[headers.Block, bytes]:
+        """The header block, with the results that servers of the site found, and the body."""
+        return self._parted
 
     @property
     def statement(self) -> str:

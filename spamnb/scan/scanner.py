@@ -319,35 +319,32 @@ class Scanner:
         """Ask who sent a message from outside, before it is scanned."""
         checker, local = self._deps.senders, self._session.local
         is_asked = pending.request.whole and not pending.is_own and not self._deps.bypassed()
-        if (
-            checker is None
-            or not (checker.is_on and is_asked and local.key)
-            or self._is_checked(pending, local)
-        ):
+        if checker is None or not (checker.is_on and is_asked and local.key):
             self._start(pending)
-        else:
-            then = partial(self._verified, pending, local, adds=checker.adds_fields)
-            pending.cancel = checker.start(pending.request, local, then)
-
-    @staticmethod
-    def _is_checked(pending: _PendingScan, local: LocalHosts) -> bool:
-        """Whether another program of the site has checked a message."""
-        raw, head = pending.raw, pending.raw[: pending.header_bytes]
-        return b"esults:" in head and SenderEvidence(head, local, "", raw).has_results
+            return
+        head, sender = pending.raw[: pending.header_bytes], pending.request.envelope.sender
+        message = SenderEvidence(head, local, sender, pending.raw)
+        if message.parts[0].results:  # another program of the site has checked it
+            self._start(pending)
+            return
+        then = partial(self._verified, pending, message, local)
+        pending.cancel = checker.start(pending.request, message, then)
 
     def _verified(
-        self, pending: _PendingScan, local: LocalHosts, results: str, *, adds: bool
+        self, pending: _PendingScan, message: SenderEvidence, local: LocalHosts, results: str
     ) -> None:
         if not pending.open:
             return
         pending.cancel, pending.began = None, time.perf_counter()
+        checker = self._deps.senders
 
         def start() -> None:
             if results:
                 pending.raw, pending.header_bytes, fields = with_results(
-                    pending.raw, pending.header_bytes, results, local
+                    pending.raw, pending.header_bytes, message.parts, local, results
                 )
-                pending.is_checked, pending.results = True, fields if adds else ()
+                pending.is_checked = True
+                pending.results = fields if checker is not None and checker.adds_fields else ()
             self._start(pending)
 
         self._guarded([pending], start)

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from spamnb.errors import SettingsError, StoreDamagedError, UserError
-from spamnb.mail.envelope import Envelope, LocalHosts
+from spamnb.mail.envelope import Envelope
 from spamnb.policy.actions import MailAction
 from spamnb.policy.headers import Fields, ScanVerdict
+from spamnb.policy.senders import SenderEvidence
 from spamnb.telemetry import iso
 
 Action = Literal["relay", "keep", "refuse", "defer"]
@@ -148,7 +149,7 @@ class SenderChecker(Protocol):
     """whether the message gets the results"""
 
     def start(
-        self, request: ScanRequest, local: LocalHosts, done: Callable[[str], None]
+        self, request: ScanRequest, message: SenderEvidence, done: Callable[[str], None]
     ) -> Callable[[], None]:
         """Check; `done` gets the results later in the caller's thread, once.
 

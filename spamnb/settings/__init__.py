@@ -14,7 +14,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import socket
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -259,19 +258,10 @@ def _build(values: Mapping[str, Any], found: Mapping[str, FoundValue], source: s
             chosen: _make_section(f"{family}.{chosen}", make, keys, values, found)
             for chosen in _chosen(family, found)
         }
-    if top["auth"].is_possible and not top["local"].authserv_ids:
-        top["local"] = top["local"]._replace(authserv_ids=(_own_name(top["serve"].hostname),))
     positions = {name: one.position for name, one in found.items()}
     return Settings(**top, file=source, positions=positions)
 
 
-def _own_name(hostname: str) -> str:
-    """The name under which this program writes results of authentication."""
-    name = hostname or socket.gethostname()
-    return name if _HOST.fullmatch(name) else "localhost"
-
-
-_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _OWN_COSTS = ("domain", "person")
 
 

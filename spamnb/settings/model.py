@@ -23,7 +23,7 @@ def model_options(settings: Settings, home: Path) -> dict[str, Any]:
     return {
         "home": home,
         "recipe": partial(new_recipe, model.kind, settings.labels, vocabulary=model.vocabulary),
-        "local": settings.local,
+        "local": settings.site,
         "costs": settings.costs,
         "cost_rules": CostRules(_costs_set_at(settings, home), settings.ham_loss.one_in),
         "one_in": settings.ham_loss.aimed_at,

@@ -15,7 +15,7 @@ from spamnb.settings.schema import ListenerSettings, Settings
 
 def served_of(settings: Settings, listener: ListenerSettings) -> LocalDomains:
     """Return the local domains for one listener."""
-    named = settings.local.domains
+    named = settings.site.domains
     own = domains_of(named or listener.recipient_domains)
     if listener.protocol != "smtp":
         return LocalDomains(own | served_domains(settings), complete=bool(own))
@@ -27,7 +27,7 @@ def served_domains(settings: Settings) -> frozenset[str]:
     """Return all local domains that the settings name."""
     listed = [one.recipient_domains for one in settings.listener.values()]
     listed += [settings.delivery.domains, settings.feedback.domains]
-    return domains_of(settings.local.domains or chain.from_iterable(listed))
+    return domains_of(settings.site.domains or chain.from_iterable(listed))
 
 
 def person_names(settings: Settings) -> PersonNames | None:

@@ -6,8 +6,10 @@ All defaults are defined here, or in the component that uses a section's class u
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -219,8 +221,13 @@ class AuthSettings(NamedTuple):
     @property
     def is_possible(self) -> bool:
         """Whether senders are to be checked, and the packages of the extra `auth` are here."""
-        packages = ("dns", "cryptography", "publicsuffixlist")
-        return self.verify and all(find_spec(one) is not None for one in packages)
+        return self.verify and _has_packages()
+
+
+@cache
+def _has_packages() -> bool:
+    packages = ("dns", "cryptography", "publicsuffixlist")
+    return all(find_spec(one) is not None for one in packages)
 
 
 def auth_settings(**given: Any) -> AuthSettings:
@@ -242,6 +249,7 @@ class TrialSettings(NamedTuple):
 
 
 _FIELD = re.compile(r"[A-Za-z0-9-]{1,64}")
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
 class ConsoleSettings(NamedTuple):
@@ -343,6 +351,14 @@ class Settings:
     """the file they were read from; empty if none"""
     positions: Mapping[str, str] = field(default_factory=dict, compare=False)
     """where each value that is not a default was found: file and line, variable or flag"""
+
+    @property
+    def site(self) -> LocalHosts:
+        """The names of the site; with one for results, if this program writes them itself."""
+        if self.local.authserv_ids or not self.auth.is_possible:
+            return self.local
+        name = self.serve.hostname or socket.gethostname()
+        return self.local._replace(authserv_ids=(name if _HOST.fullmatch(name) else "localhost",))
 
 
 SECTIONS: dict[str, Callable[..., Any]] = {

@@ -1,6 +1,8 @@
 """The check of senders in the whole daemon: a real name server, mail by SMTP, faults of both."""
 
 import email
+import http.client
+import json
 import smtplib
 
 from support.cli import HAM, SAMPLE, SPAM
@@ -9,6 +11,9 @@ from support.daemon import delivered, environment, serve, settings_in
 from support.names import name_server
 from support.signing import Signer
 from support.waiting import LIMIT_S, until
+
+from spamnb import Filter
+from spamnb.mail.envelope import LocalHosts
 
 SITE = "mx.example.org"
 MORE = """
@@ -76,3 +81,91 @@ def test_a_daemon_checks_the_sender(tmp_path):
             " header.from=shop.example policy.dmarc=reject"
         )
         assert daemon.stop() == 0
+
+
+def test_a_stored_message_has_the_features_of_its_scan(tmp_path):
+    """The delivered copy has the probability of the scan, also without the field of a stranger."""
+    with name_server(ZONE) as server, started(tmp_path, server).ready() as daemon:
+        daemon.wait_for("senders are checked")
+        copies = [
+            sent(daemon, tmp_path, SIGNER.sign(raw_of(3))),
+            sent(daemon, tmp_path, raw_of(4), client="198.51.100.9"),
+        ]
+        assert daemon.stop() == 0
+    local = LocalHosts(authserv_ids=(SITE,), domains=("example.org",))
+    words = []
+    with Filter.open(tmp_path / "home", readonly=True, local=local) as model:
+        for raw in copies:
+            said = email.message_from_bytes(raw)["X-Spamnb-Verdict"]
+            verdict = model.score(raw)
+            assert f"p={verdict.probability:.4f}" in said
+            forged = raw.replace(b"spf=pass", b"spf=none").replace(b"spf=fail", b"spf=pass")
+            assert model.score(forged).spam_log_odds != verdict.spam_log_odds  # no proof any more
+            words.append({clue.token for clue in verdict.clues(10_000)})
+    assert "author shop.example authentic" in words[0]
+    assert "author shop.example not authentic" in words[1]
+
+
+def test_a_wanted_sender_is_one_who_is_authentic(tmp_path):
+    """No other verifier is needed; the same address without proof stays what the model says."""
+    spam = min((SAMPLE / "spam").iterdir()).read_bytes()
+    body = spam.partition(b"\n\n")[2].replace(b"\n", b"\r\n")
+    head = b"From: news@shop.example\r\nSubject: win money\r\nMessage-ID: <%d@shop.example>\r\n\r\n"
+    with name_server(ZONE) as server, started(tmp_path, server).ready() as daemon:
+        daemon.wait_for("senders are checked")
+        done = spamnb(tmp_path / "home", "senders", "add", "wanted", "shop.example")
+        assert done.code == 0, done.err
+        true = sent(daemon, tmp_path, SIGNER.sign(head % 1 + body))
+        forged = sent(daemon, tmp_path, head % 2 + body, client="198.51.100.9")
+        assert b"reason=wanted-by-site" in true
+        assert b"reason=wanted" not in forged
+        assert daemon.stop() == 0
+
+
+def test_a_client_of_a_scanner_gets_the_verdict_of_the_relay(tmp_path):
+    """The protocol of rspamd names client, sender and HELO; the reply has no proof."""
+    scanner = '[listener.ask]\nprotocol = "scanner"\naddress = "127.0.0.1:0"\n'
+    with name_server(ZONE) as server:
+        home = tmp_path / "home"
+        assert spamnb(home, "train", HAM, SPAM).code == 0
+        more = MORE.format(resolver=server.address, wait_s=2.0) + scanner
+        config = settings_in(tmp_path, more=more)
+        with serve(tmp_path, config=config, env=CHECKED).ready() as daemon:
+            daemon.wait_for("senders are checked")
+            raw = raw_of(5)
+            copy = sent(daemon, tmp_path, raw, client="198.51.100.9")
+            asked = http.client.HTTPConnection("127.0.0.1", daemon.port("ask"), timeout=LIMIT_S)
+            named = {"IP": "198.51.100.9", "From": "news@shop.example", "Helo": "x.example"}
+            asked.request("POST", "/checkv2", raw, named)
+            reply = json.loads(asked.getresponse().read())
+            asked.close()
+            status = "".join(email.message_from_bytes(copy)["X-Spam-Score"].split())
+            assert f"{reply['score']:.1f}" == status
+            assert "Results" not in json.dumps(reply)
+            assert daemon.stop() == 0
+
+
+def test_name_servers_that_fail_while_mail_arrives(tmp_path):
+    """Each message is delivered once; what is not known is temperror."""
+    with name_server(ZONE) as server, started(tmp_path, server, wait_s=0.3).ready() as daemon:
+        daemon.wait_for("senders are checked")
+        server.gone = True
+        for number in range(10, 18):
+            sender = f"a@d{number}.example"
+            raw = raw_of(number, sender)
+            (found,) = results(sent(daemon, tmp_path, raw, sender=sender))
+            assert "spf=temperror" in found
+            assert "dmarc=temperror" in found
+        assert daemon.stop() == 0
+
+
+def test_without_a_name_server_mail_is_as_before(tmp_path):
+    """The daemon says so, and adds nothing."""
+    with name_server({}) as server:
+        server.gone = True
+        with started(tmp_path, server, wait_s=0.3).ready() as daemon:
+            daemon.wait_for("senders are not checked")
+            copy = sent(daemon, tmp_path, SIGNER.sign(raw_of(6)))
+            assert results(copy) == []
+            assert b"X-Spamnb-Results" not in copy
+            assert daemon.stop() == 0

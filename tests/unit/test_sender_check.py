@@ -13,6 +13,7 @@ from spamnb.auth.verifier import ReceivedMail, Verifier
 from spamnb.daemon.sender_check import received_mail
 from spamnb.mail.envelope import Client, Envelope, LocalHosts
 from spamnb.mail.results import read_results
+from spamnb.policy.senders import SenderEvidence
 from spamnb.scan.values import ScanRequest
 
 RAW = (
@@ -307,4 +308,5 @@ def test_the_client_of_a_message(client, raw, wanted):
     """The mail server's word, else the site's own Received field; a sender's field is not read."""
     envelope = Envelope("news@shop.example", (), Client(client))
     end = raw.index(b"\r\n\r\n") + 4
-    assert received_mail(ScanRequest(raw, end, envelope), LOCAL).client == wanted
+    message = SenderEvidence(raw[:end], LOCAL, "", raw)
+    assert received_mail(ScanRequest(raw, end, envelope), message).client == wanted

@@ -280,6 +280,37 @@ def test_a_location_of_shapes_is_known_to_users():
     """Names of locations are words."""
     assert {location_shown(at) for at in SHAPES} == {
         *("header order", "id shape", "from shape", "received shape", "hop", "agreement"),
-        *("sender", "address part", "link shape", "style", "greeting"),
+        *("sender", "address part", "link shape", "style", "greeting", "identity"),
     }
     assert text_shown(TokenLocation.BODY, b"plum") == "plum"
+
+
+@pytest.mark.parametrize(
+    ("results", "wanted"),
+    [
+        ("", []),
+        ("dkim=none; spf=none", ["author not authentic", "author shop.example not authentic"]),
+        (
+            "spf=pass smtp.mailfrom=x@mail.shop.example; dmarc=fail header.from=shop.example",
+            ["author authentic", "author shop.example authentic"],
+        ),
+        (
+            "dkim=fail header.d=shop.example; dkim=pass header.s=s1 header.d=other.example",
+            [
+                *("author not authentic", "author shop.example not authentic"),
+                *("authentic for another domain", "authentic for other.example"),
+            ],
+        ),
+        ("dmarc=pass header.from=shop.example", ["author not authentic"]),
+    ],
+)
+def test_identity_of_the_author(results, wanted):
+    """A pass of DKIM or SPF speaks for its domain; without results there is no line."""
+    field = f"Authentication-Results: mx.example.org; {results}\n" if results else ""
+    hop = "Received: from a by mx.example.org; now\n"
+    raw = f"{field}{hop}From: Ann <ann@news.shop.example>\n\ntext\n".encode()
+    local = LocalHosts(("mx.example.org",), ("mx.example.org",))
+    found = [text for at, _, text in fields(read(raw, local)) if at is TokenLocation.IDENTITY]
+    lines = b"\n".join(found).decode().split("\n") if found else []
+    assert lines[: len(wanted)] == wanted
+    assert bool(lines) == bool(results)

@@ -124,6 +124,7 @@ def test_places_keep_their_numbers():
         ("SENDER", 28), ("ADDRESS_PART", 29), ("LINK_SHAPE", 30), ("STYLE", 31),
         ("GREETING", 32),
         ("PASSAGE", 33),
+        ("IDENTITY", 34),
     ]  # fmt: skip
 
 
