@@ -57,6 +57,7 @@ KEYS = {
     "name": "name in the review queue",
     "observed": "the message was scanned and not marked",
     "observed_by": "the setting because of which a message is not marked",
+    "auth": "results of SPF, DKIM, DMARC and ARC that are believed",
     "list": "`person`, `domain` or `site`: whose list of senders",
     "of": "name of the library",
     "operation": "operation of the HTTP API",

@@ -60,6 +60,8 @@ COUNTERS: dict[str, str] = {
     "unscanned_fault": "messages passed unscanned because of another fault",
     "unscanned_deferred": "messages answered with 4xx because they could not be scanned",
     "scanned_head": "messages scanned only in their first part",
+    "senders_checked": "messages whose sender was checked by SPF, DKIM and DMARC",
+    "senders_unanswered": "checked messages for which a name server did not answer in time",
     "decision_deliver": "messages with the decision deliver",
     "decision_unsure": "messages with the decision unsure",
     "decision_junk": "messages with the decision junk",

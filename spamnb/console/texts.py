@@ -501,6 +501,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "field.user": "User",
     "field.address": "Your address",
     "field.queue": "Queue ID",
+    "field.auth": "SPF, DKIM, DMARC",
     "field.size": "Size",
     "field.message_id": "Message-ID",
     "field.signature": "Signature",
@@ -538,6 +539,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "message.no_clues": "The model knows no feature of this message.",
     "message.facts": "Facts",
     "sender.title": "Its sender",
+    "sender.checked": "SPF, DKIM and DMARC say:",
     "sender.none": "No list names {sender}.",
     "sender.help": "Mail from a wanted sender is delivered, whatever the filter says, if the mail "
     "is authentic; mail from an unwanted sender is junk. A change applies to new messages only.",

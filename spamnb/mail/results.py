@@ -2,6 +2,7 @@
 
     read_results(value, ids) -> the results of one of the named servers, or None
     passed_domains(results)  -> domains with a pass of DKIM or SPF
+    results_shown(results)   -> "spf=pass shop.example, dkim=none"
     claims(name, value, ids) -> whether some reader may take a field for one of these servers
 
 Verifiers copy texts of the sender into their field, and some do so without quoting: OpenDKIM 2.11
@@ -163,6 +164,17 @@ def passed_domains(results: Iterable[Result]) -> list[str]:
             named = _mail_from(one) if one.method == "spf" else ""
         found += [_host(named)] if named else []
     return found
+
+
+def results_shown(results: Iterable[Result]) -> str:
+    """Results for people: `spf=pass shop.example, dkim=none`."""
+    found = []
+    for one in results:
+        named = one.properties
+        domain = named.get("header.d") or named.get("header.from") or _mail_from(one)
+        domain = domain or named.get("smtp.helo", "")
+        found.append(f"{one.method}={one.result} {_host(domain)}".strip())
+    return ", ".join(dict.fromkeys(found))
 
 
 def plain_identities(signatures: Collection[bytes]) -> bool:

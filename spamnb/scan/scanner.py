@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from spamnb.errors import StoreFullError
 from spamnb.mail.envelope import LocalDomains, LocalHosts, network_of
+from spamnb.mail.results import results_shown
 from spamnb.model.costs import DECISIONS, Decision
 from spamnb.policy.actions import MAIL_ACTIONS, ActionPolicy, Fallbacks, MailAction
 from spamnb.policy.headers import (
@@ -146,6 +147,8 @@ KEPT_REPLY: Final = b"2.0.0 Ok: queued as "
 REFUSED_REPLY: Final = b"5.7.1 This message is not wanted here"
 DEFERRED_REPLY: Final = b"4.3.0 Temporary failure, please try again later"
 BUSY_REPLY: Final = b"4.3.2 Too much mail at the moment, please try again later"
+MOST_NOTE: Final = 256
+"""characters about the sender in the history and the log"""
 FAULTS: Final = frozenset(("fault", "overrun", "model"))
 """reasons that count as faults of the daemon"""
 BATCH_BYTES: Final = 65_536
@@ -219,6 +222,8 @@ class _PendingScan:
     """the results of authentication that this program found, or the list of the proven ones"""
     is_checked: bool = False
     """whether this program has checked the sender"""
+    auth: str = ""
+    """what is known of the sender, for people"""
     by_header: bool = False
     """whether only its header is scanned"""
     cancel: Callable[[], None] | None = None
@@ -344,6 +349,7 @@ class Scanner:
                     pending.raw, pending.header_bytes, message.parts, local, results
                 )
                 pending.is_checked = True
+                self._count_check(results)
                 pending.results = fields if checker is not None and checker.adds_fields else ()
             self._start(pending)
 
@@ -376,8 +382,10 @@ class Scanner:
         local = self._session.local
         message = SenderEvidence(head, local, envelope.sender, pending.raw)
         # Any local program may ask for advice, about any message: it gets no proof of results.
-        if local.authserv_ids and not pending.advised and not pending.is_checked:
+        if local.authserv_ids and not (pending.advised or pending.is_checked):
             pending.results = statement_fields(message.statement)
+        if pending.results or pending.is_checked:
+            pending.auth = results_shown(message.parts[0].results)
         if asks_for_junk(head, local.test_key):
             return Rulings(_TEST)
         if found := self._deps.rules.on(envelope, message):
@@ -449,6 +457,8 @@ class Scanner:
         notes = notes_of(request, self._policy.listener, described=described)
         if described and plan.persons is not None:
             notes |= author_notes(request)
+        if pending.auth:
+            notes["auth"] = pending.auth[:MOST_NOTE]
         if reason := pending.rulings.reason(request.envelope.recipients):
             notes["list"] = reason
         if pending.observed:
@@ -516,6 +526,8 @@ class Scanner:
             "rule": rulings.entry,
             "signature": verdict.signature,
         }
+        if pending.auth:
+            facts["auth"] = pending.auth[:MOST_NOTE]
         if pending.observed:
             facts["observed"] = True
             facts["observed_by"] = observed_by(pending.observed, self._policy.listener)
@@ -638,6 +650,10 @@ class Scanner:
         if self._deps.shadow is not None and not pending.is_own and pending.request.whole:
             work = partial(self._deps.shadow.offer, pending.request.raw, result.facts)
             self._guarded([], work, "trial")
+
+    def _count_check(self, results: str) -> None:
+        self._deps.meters.count("senders_checked")
+        self._deps.meters.count("senders_unanswered", "=temperror" in results)
 
     def _count_unscanned(self, result: ScanResult) -> None:
         meters, reason = self._deps.meters, result.facts["reason"]

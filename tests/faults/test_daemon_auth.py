@@ -75,12 +75,20 @@ def test_a_daemon_checks_the_sender(tmp_path):
             " header.s=s1 header.a=rsa-sha256; dmarc=pass header.from=shop.example"
             " policy.dmarc=reject"
         )
+        log = daemon.wait_for("message", auth="spf=pass shop.example, dkim=pass shop.example, "
+                              "dmarc=pass shop.example")  # fmt: skip
+        assert log["verdict"] in ("ham", "spam")
         (found,) = results(sent(daemon, tmp_path, raw_of(2), client="198.51.100.9"))
         assert found == (
             f"{SITE}; spf=fail smtp.mailfrom=shop.example; dkim=none; dmarc=fail"
             " header.from=shop.example policy.dmarc=reject"
         )
         assert daemon.stop() == 0
+    rows = map(json.loads, spamnb(tmp_path / "home", "history", "--json").lines)
+    assert {row["notes"]["auth"].partition(",")[0] for row in rows} == {
+        "spf=pass shop.example",
+        "spf=fail shop.example",
+    }
 
 
 def test_a_stored_message_has_the_features_of_its_scan(tmp_path):
