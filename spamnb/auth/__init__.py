@@ -9,6 +9,7 @@ signatures itself.
     dkim.py       signatures of domains (RFC 6376, 8301, 8463)
     arc.py        chains of forwarding servers (RFC 8617)
     dmarc.py      which of these domains speaks for the author (RFC 7489)
+    lists.py      lists by DNS of addresses and domains
     names.py      questions to name servers: cached, with limits
 
 The checks are coroutines that do nothing but ask: they have no clock, no socket and no cache. The

@@ -1,6 +1,6 @@
 """Check one message by SPF, DKIM, DMARC and ARC, within one time limit.
 
-    verifier = Verifier(NameServers.open(), wait_s=2.0)
+    verifier = Verifier(NameServers.open(), wait_s=2.0, log=log)
     results = await verifier.results(mail)    -> "spf=pass smtp.mailfrom=example.com; dkim=..."
     verifier.start(mail, done)                calls done(results) once; returns what cancels it
 
@@ -20,16 +20,24 @@ from functools import partial
 from ipaddress import ip_address
 from typing import Final, NamedTuple
 
-from spamnb.auth import arc, dkim, dmarc, spf
+from spamnb.auth import arc, dkim, dmarc, lists, spf
 from spamnb.auth.dkim import Signed, SignedMail
+from spamnb.auth.lists import Role, Subject, Zones
 from spamnb.auth.names import Ask, NameServers
 from spamnb.mail.envelope import domain_of
+from spamnb.mail.message import read
+from spamnb.mail.results import MOST_RESULTS
 from spamnb.telemetry import Log, incident
 
 MOST_SIGNATURES: Final = 6
 """checked of one message; those of the author's organisation come first"""
 LARGE: Final = 262_144
 """bytes of a body that is hashed in a thread: 64 KB take 0.3 ms"""
+MOST_LINKED: Final = 8
+"""linked domains of one message that lists are asked for"""
+MOST_HOSTS: Final = 200
+NO_ZONES: Final = Zones()
+_HOSTS = re.compile(r"://(?:[^\s/@]{0,100}@)?([A-Za-z0-9][A-Za-z0-9.-]{2,252})")
 _DOMAIN = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
 _SIGNED = re.compile(rb"(?im)^(?:dkim-signature|arc-)")
 """Most spam has no signature; then its fields are not split."""
@@ -53,10 +61,13 @@ class ReceivedMail(NamedTuple):
 class Verifier:
     """Checks the messages of one process, in its event loop."""
 
-    def __init__(self, names: NameServers, wait_s: float, log: Log) -> None:
+    def __init__(
+        self, names: NameServers, wait_s: float, log: Log, zones: Zones = NO_ZONES
+    ) -> None:
         self._names = names
         self._wait_s = wait_s
         self._log = log
+        self._zones = zones
 
     def start(self, mail: ReceivedMail, done: Callable[[str], None]) -> Callable[[], None]:
         """Check a message; `done` gets its results once, unless the returned callable is called.
@@ -82,14 +93,14 @@ class Verifier:
     async def results(self, mail: ReceivedMail) -> str:
         """The results of a message."""
         until = asyncio.get_running_loop().time() + self._wait_s
-        return await _results(mail, self._names.questions(until))
+        return await _results(mail, self._zones, self._names.questions(until))
 
     async def close(self) -> None:
         """Drop the open questions."""
         await self._names.close()
 
 
-async def _results(mail: ReceivedMail, names: Ask) -> str:
+async def _results(mail: ReceivedMail, zones: Zones, names: Ask) -> str:
     author = domain_of(mail.author)
     author = author if _DOMAIN.fullmatch(author) else ""
     signed = SignedMail(mail.head, mail.body) if _SIGNED.search(mail.head) else SignedMail(b"", b"")
@@ -98,6 +109,8 @@ async def _results(mail: ReceivedMail, names: Ask) -> str:
         dmarc.expect(author, names)
     for line in lines:
         _expect_key(line, names)
+    subjects = _subjects_of(mail, author, zones)
+    lists.expect(subjects, zones, names)
     if lines and len(mail.body) > LARGE:
         for line in lines:
             await asyncio.to_thread(dkim.prepare, signed, line)
@@ -113,7 +126,35 @@ async def _results(mail: ReceivedMail, names: Ask) -> str:
     chain = await arc.check(signed, names, now)
     if chain is not None:
         found.append(_with_domain(f"arc={chain.result}", "policy.sealer", *chain.sealers[-1:]))
-    return "; ".join(found)
+    found += await lists.check(subjects, zones, names)
+    return "; ".join(found[:MOST_RESULTS])
+
+
+def _subjects_of(mail: ReceivedMail, author: str, zones: Zones) -> list[Subject]:
+    """What the lists are asked for."""
+    client = lists.client_subject(mail.client) if zones.client else None
+    found = [client] if client else []
+    if not zones.domain:
+        return found
+    domains: dict[Role, list[str]] = {
+        "author": [author],
+        "sender": [domain_of(mail.sender or "")],
+        "link": _linked_domains(mail) if len(mail.body) <= LARGE else [],
+    }
+    for role, names in domains.items():
+        known = dict.fromkeys(dmarc.organization(one) for one in names if _DOMAIN.fullmatch(one))
+        found += [Subject(role, name) for name in list(known)[:MOST_LINKED]]
+    return found
+
+
+def _linked_domains(mail: ReceivedMail) -> list[str]:
+    """The hosts of links, as a reader of the message sees them."""
+    message = read(mail.head + b"\r\n" * (not mail.head.endswith(b"\r\n\r\n")) + mail.body)
+    targets = [str(target) for part in message.parts for target in part.links]
+    texts = [part.text if isinstance(part.text, str) else part.text.decode("ascii")
+             for part in message.parts]  # fmt: skip
+    hosts = _HOSTS.findall(" ".join([*targets, *texts]))
+    return [host.lower() for host in hosts[:MOST_HOSTS]]
 
 
 async def _spf(mail: ReceivedMail, names: Ask) -> tuple[list[str], str]:

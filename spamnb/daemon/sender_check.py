@@ -12,6 +12,7 @@ from collections.abc import Callable
 from ipaddress import ip_address, ip_network
 from typing import Final
 
+from spamnb.auth.lists import Zones
 from spamnb.auth.names import NameServers
 from spamnb.auth.verifier import ReceivedMail, Verifier
 from spamnb.errors import UserError
@@ -59,7 +60,8 @@ class SenderCheck:
         settings = self._settings
         if self._names is None:
             self._names = NameServers.open(settings.resolvers)
-            self._verifier = Verifier(self._names, settings.wait_s, self._log)
+            zones = Zones(settings.client_lists, settings.domain_lists)
+            self._verifier = Verifier(self._names, settings.wait_s, self._log, zones)
         self.is_on = await self._names.answers(settings.wait_s)
         return self.is_on
 

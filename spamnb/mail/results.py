@@ -172,7 +172,7 @@ def results_shown(results: Iterable[Result]) -> str:
     for one in results:
         named = one.properties
         domain = named.get("header.d") or named.get("header.from") or _mail_from(one)
-        domain = domain or named.get("smtp.helo", "")
+        domain = domain or named.get("smtp.helo", "") or named.get("policy.zone", "")
         found.append(f"{one.method}={one.result} {_host(domain)}".strip())
     return ", ".join(dict.fromkeys(found))
 

@@ -381,14 +381,20 @@ def identity_lines(headers: Iterable[tuple[bytes, bytes]], author: HeaderAddress
     A domain that is always authenticated at a site has two features, and the rarer one, without
     proof, is that of forged mail.
     """
+    values = [value for name, value in headers if name == b"authentication-results"]
+    listed = [
+        (role + (b" not in " if result == b"none" else b" in ") + zone + b" " + code).rstrip()
+        for value in values
+        for result, zone, role, code in _LISTED.findall(value)[:RESULTS_READ]
+        if result != b"temperror"
+    ]
     found = [
         (method, result, registered(domain.lower()))
-        for name, value in headers
-        if name == b"authentication-results"
+        for value in values
         for method, result, domain in _RESULT.findall(value)[:RESULTS_READ]
     ]
     if not found:
-        return []
+        return listed
     passed = {one for method, result, one in found if result == b"pass" and method != b"dmarc"}
     others = sorted(passed - {b"", author.domain})
     proven = b"authentic" if author.domain in passed else b"not authentic"
@@ -397,7 +403,7 @@ def identity_lines(headers: Iterable[tuple[bytes, bytes]], author: HeaderAddress
         lines.append(b"author " + author.domain + b" " + proven)
     if others and author.domain not in passed:
         lines.append(b"authentic for another domain")
-    return lines + [b"authentic for " + one for one in others]
+    return [*lines, *(b"authentic for " + one for one in others), *listed]
 
 
 def sender_lines(
@@ -507,6 +513,11 @@ RESULTS_READ = 16
 _RESULT = re.compile(
     rb"\b(dkim|spf|dmarc)=([a-z]{1,12})\b"
     rb"(?:[^;]*?(?:header\.(?:d|from)|smtp\.mailfrom)=(?:[^\s;@]*@)?([A-Za-z0-9.-]{1,253}))?"
+)
+
+_LISTED = re.compile(
+    rb"\bx-dnslist=([a-z]{1,12}) policy\.zone=(\S{1,253}) policy\.of=([a-z]{1,12})"
+    rb"(?: policy\.code=([0-9.+]{1,80}))?"
 )
 
 

@@ -216,6 +216,8 @@ class AuthSettings(NamedTuple):
     verify: bool = True
     resolvers: tuple[str, ...] = ()
     wait_s: float = 2.0
+    client_lists: tuple[str, ...] = ()
+    domain_lists: tuple[str, ...] = ()
     add_results: bool = True
 
     @property

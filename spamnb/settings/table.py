@@ -212,6 +212,13 @@ SERVING: tuple[Setting, ...] = (
     Setting("auth.wait_s", number(0.1, 30),
         "Maximum time for the checks of one message. A check without an answer by then is "
         "temperror, and the message is scanned without it."),
+    Setting("auth.client_lists", DOMAINS,
+        "Zones of lists by DNS that are asked for the client's address, such as zen.spamhaus.org. "
+        "What an answer means is learnt, so lists of wanted clients serve as well. Read the terms "
+        "of a list first: many are free for small sites only."),
+    Setting("auth.domain_lists", DOMAINS,
+        "Zones that are asked for the domains of the author, of the sender and of links, such as "
+        "dbl.spamhaus.org."),
     Setting("auth.add_results", FLAG,
         "Add the results to the message as an Authentication-Results field under the first of "
         "local.authserv_ids, by default the name of this machine. Other programs can read it, and "

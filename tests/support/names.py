@@ -32,7 +32,12 @@ class NameServer:
         self._udp.daemon_threads = True
         self._udp.max_packet_size = 65_535
         port = self._udp.server_address[1]
-        self._tcp = socketserver.ThreadingTCPServer(("127.0.0.1", port), self._handler(tcp=True))
+        try:
+            address = ("127.0.0.1", port)
+            self._tcp = socketserver.ThreadingTCPServer(address, self._handler(tcp=True))
+        except OSError:  # another program has the port for TCP
+            self._udp.server_close()
+            raise
         self._tcp.daemon_threads = True
         self.address = f"127.0.0.1:{port}"
 

@@ -8,6 +8,7 @@ from support.names import CUT, NOISE, SERVFAIL, SILENT, WRONG_ID, name_server, u
 from support.signing import Signer
 
 from spamnb.auth import dmarc
+from spamnb.auth.lists import Zones
 from spamnb.auth.names import NameFault, NameServers
 from spamnb.auth.verifier import ReceivedMail, Verifier
 from spamnb.daemon.sender_check import received_mail
@@ -182,6 +183,80 @@ def test_organizations():
     assert dmarc.organization("a.b.example.com") == "example.com"
     assert dmarc.organization("co.uk") == "co.uk"
     assert dmarc.organization("alice.github.io") != dmarc.organization("eve.github.io")
+
+
+# -- lists by DNS ----------------------------------------------------------------------------------
+
+ZONES = Zones(("bl.example", "wl.example"), ("dbl.example",))
+LINKS = (
+    b"<a href=3D'https://www.evil.example/x'>one</a> http://user@sub.bad.co.uk:80/ "
+    b"http://shop.example"
+)
+LINKED = RAW.replace(
+    b"\r\n\r\nDear",
+    b"\r\nContent-Type: text/html\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n%s\r\nDear"
+    % LINKS,
+)
+LISTED = {
+    ("7.2.0.192.bl.example", "A"): ["127.0.0.4", "127.0.0.2"],
+    ("evil.example.dbl.example", "A"): ["127.0.1.2"],
+    ("bad.co.uk.dbl.example", "A"): ["127.0.1.5"],
+}
+
+
+def listed(records, mail, zones=ZONES):
+    """The results of lists."""
+
+    async def check(address):
+        verifier = Verifier(NameServers.open([address]), 2.0, lambda _: None, zones)
+        found = await verifier.results(mail)
+        await verifier.close()
+        return [one for one in found.split("; ") if one.startswith("x-dnslist")]
+
+    with name_server(ZONE | records) as server:
+        return asyncio.run(check(server.address)), server.asked
+
+
+def test_lists_are_asked_for_client_and_domains():
+    """Each zone and role has one result, with the codes of all that is listed."""
+    found, asked = listed(LISTED, mail_of(LINKED))
+    assert found == [
+        "x-dnslist=listed policy.zone=bl.example policy.of=client policy.code=127.0.0.2+127.0.0.4",
+        "x-dnslist=none policy.zone=wl.example policy.of=client",
+        "x-dnslist=none policy.zone=dbl.example policy.of=author",
+        "x-dnslist=none policy.zone=dbl.example policy.of=sender",
+        "x-dnslist=listed policy.zone=dbl.example policy.of=link policy.code=127.0.1.2+127.0.1.5",
+    ]
+    assert [name for name, _ in asked].count("shop.example.dbl.example") == 1
+    assert listed(LISTED, mail_of(LINKED), Zones())[0] == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        (["203.0.113.1"], "none"),
+        (["127.255.255.254"], "none"),
+        ([SERVFAIL], "temperror"),
+        ([f"127.0.0.{n}" for n in range(2, 60)], "listed"),
+    ],
+)
+def test_answers_that_are_none(answer, result):
+    """A resolver that answers for every name, a refusal, a fault; and many codes."""
+    records = {("7.2.0.192.bl.example", "A"): answer}
+    (found,), _ = listed(records, mail_of(RAW), Zones(("bl.example",)))
+    assert found.startswith(f"x-dnslist={result} ")
+    assert found.count("+") <= 3
+    assert read_results(f"mx.example.org; {found}".encode(), ["mx.example.org"])
+
+
+def test_many_links_are_asked_for_a_few():
+    """Eight domains of links at most; a client by IPv6 is asked by its nibbles."""
+    body = b" ".join(b"http://d%d.example/" % number for number in range(50))
+    mail = mail_of(RAW + body, client="2001:db8::1")
+    found, asked = listed({}, mail)
+    assert sum(name.startswith("d") and "dbl" in name for name, _ in asked) == 8
+    assert any(name.startswith("1.0.0.0.") and name.endswith("2.bl.example") for name, _ in asked)
+    assert len(found) == 5
 
 
 # -- name servers ----------------------------------------------------------------------------------

@@ -302,6 +302,14 @@ def test_a_location_of_shapes_is_known_to_users():
             ],
         ),
         ("dmarc=pass header.from=shop.example", ["author not authentic"]),
+        (
+            (
+                "x-dnslist=listed policy.zone=bl.example policy.of=client policy.code=127.0.0.2;"
+                " x-dnslist=none policy.zone=dbl.example policy.of=link;"
+                " x-dnslist=temperror policy.zone=wl.example policy.of=client"
+            ),
+            ["client in bl.example 127.0.0.2", "link not in dbl.example"],
+        ),
     ],
 )
 def test_identity_of_the_author(results, wanted):
