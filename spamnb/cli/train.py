@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from math import exp
 from pathlib import Path
@@ -35,6 +36,7 @@ spamnb train --plain --classes news/ --thresholds  plain text files, one folder 
 spamnb train --labels folders ~/Maildir            Junk is spam, own folders are ham
 spamnb train --labels sa:backup.txt ~/Maildir      what sa-learn --backup lists as trained
 spamnb train --kind multinomial ham/ spam/         create a classical model
+spamnb train --sent ~/Maildir/.Sent --person ann   remember whom a person writes to
 """
 
 
@@ -65,6 +67,8 @@ spamnb train --kind multinomial ham/ spam/         create a classical model
 @click.option("--expect", "says_what_to_expect", is_flag=True, help="Score this mail by "
               "cross-validation: sets the threshold of junk until there are verdicts, and says "
               "how much would have been filed. Always done with --labels.")  # fmt: skip
+@click.option("--sent", multiple=True, metavar="PATH", help="Mail that a person sent: remember, as "
+              "keyed hashes, whom the person writes to. Teaches no label; repeatable.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
               help="Number of processes; 0 is one per core.")  # fmt: skip
 @click.option("--person", default="", metavar="NAME", help="Train for this person: an address or a "
@@ -84,6 +88,7 @@ def train(
     yes: bool,
     thresholds: bool,
     says_what_to_expect: bool,
+    sent: tuple[str, ...],
     jobs: int,
     person: str,
     as_json: bool,
@@ -94,6 +99,11 @@ def train(
     interrupted run can be repeated. Unreadable messages are counted and skipped.
     """
     named = (*labelled, *_folders_in(classes))
+    if sent:
+        if folders or named or labels_by:
+            raise UserError("--sent teaches no label", hint="train ham and spam by another command")
+        _learn_sent(session, sent, person, as_json=as_json)
+        return
     sources = _sources(folders, named, labels_by, thresholds=thresholds, yes=yes)
     recipe = _recipe(session, sources, kind, no_vocabulary=no_vocabulary, plain=plain)
     prior = session.settings.model.prior and not no_prior
@@ -123,6 +133,61 @@ def train(
             f"none of the {summary.messages} files could be read as mail",
             hint="name folders, mboxes or files with mail; with --plain, any text files",
         )
+
+
+def _learn_sent(session: CliSession, sent: tuple[str, ...], person: str, *, as_json: bool) -> None:
+    """Remember whom a person writes to, by sent mail; without persons, whom the site writes to."""
+    from spamnb.engine.mailboxes import Unreadable, read_unit, spans
+    from spamnb.policy.letters import letter_in
+    from spamnb.policy.recipients import named_person
+    from spamnb.records.correspondents import Correspondents
+    from spamnb.telemetry import now_us
+
+    if not session.settings.auth.correspondents:
+        raise UserError("correspondents are not remembered", hint="set auth.correspondents = true")
+    if session.persons is not None and not person:
+        raise UserError("each person has correspondents of their own", hint="add --person NAME")
+    owner = named_person(session.persons, person) if person else ""
+    with session.open(readonly=True) as model:
+        secret = model.recipe.key
+    units, letters, now, skipped = [one for path in sent for one in spans(path)], [], now_us(), 0
+    with progress_bar("reading") as bar:
+        for number, unit in enumerate(units, 1):
+            found = read_unit(unit)
+            letter = None if isinstance(found, Unreadable) else letter_in(_head_of(found.raw))
+            if letter is None or isinstance(found, Unreadable):
+                skipped += 1
+            else:
+                letters.append((letter.addresses, letter.message_id, _sent_us(found.raw, now)))
+            if bar:
+                bar(number, len(units), "")
+    with closing(Correspondents(session.home, secret)) as known:
+        known.note_all(owner, letters)
+    people = len({one for addresses, _, _ in letters for one in addresses})
+    if as_json:
+        say_json({"messages": len(units), "correspondents": people, "skipped": skipped})
+    else:
+        say(f"{len(units)} messages: {people} correspondents, {skipped} messages are no letters")
+
+
+def _head_of(raw: bytes) -> bytes:
+    from spamnb.policy.headers import header_end
+
+    end = header_end(raw)
+    return raw if end < 0 else raw[:end]
+
+
+def _sent_us(raw: bytes, now_us: int) -> int:
+    """When a message was sent, by its Date; now if it has none that can be."""
+    from email.utils import parsedate_to_datetime
+
+    from spamnb.mail.headers import shown_field
+
+    try:
+        sent = parsedate_to_datetime(shown_field(_head_of(raw), b"date")).timestamp()
+    except (ValueError, OverflowError, TypeError):
+        return now_us
+    return min(max(0, int(sent * 1e6)), now_us)
 
 
 def _options(session: CliSession, jobs: int, person: str, *, prior: bool) -> TrainingOptions:

@@ -123,6 +123,7 @@ def plan_of(settings: Settings, home: Path, persons: PersonNames | None) -> Sess
         clues=settings.scan.clues,
         persons=persons,
         recipient_costs=recipient_costs(settings, persons),
+        correspondents=settings.auth.correspondents and settings.auth.is_possible,
         fleet_host=settings.fleet.effective_host if settings.fleet.url else "",
     )
 

@@ -24,6 +24,7 @@ from spamnb.maintenance.expiry import persons_with_lists
 from spamnb.model.events import NO_LABEL, Event, erased
 from spamnb.model.persons import person_id
 from spamnb.policy.recipients import PersonNames
+from spamnb.records.correspondents import Correspondents, has_correspondents
 from spamnb.records.verdicts import HistoryEntry, rewrite
 from spamnb.settings.values import HistoryLimits
 from spamnb.store.contract import ReadView, Store
@@ -103,6 +104,8 @@ class Erased(NamedTuple):
     reviews: int
     senders: int
     """entries of the list of senders"""
+    correspondents: int
+    """addresses and messages by which authors were known"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +125,18 @@ class Erasing:
         shutil.rmtree(self.home / "console" / "lookup", ignore_errors=True)  # of the old history
         with closing(open_store(self.home, readonly=True)) as store:
             person = person_id(self.name, store.recipe.key)
+            correspondents = self._drop_correspondents(store.recipe.key)
             with store.read() as view:
                 senders = len(persons_with_lists(view).get(person, ()))
         done = rebuild(self.home, Change(partial(self._replay, person), without=person))
         done.kept.unlink()
-        return Erased(done.result, verdicts, reviews, senders)
+        return Erased(done.result, verdicts, reviews, senders, correspondents)
+
+    def _drop_correspondents(self, secret: bytes) -> int:
+        if not has_correspondents(self.home):
+            return 0
+        with closing(Correspondents(self.home, secret)) as known:
+            return known.erase(self.name)
 
     def still_named(self) -> list[Path]:
         """Return the files of the home that still contain an address of the person."""

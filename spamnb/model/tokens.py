@@ -388,6 +388,9 @@ def identity_lines(headers: Iterable[tuple[bytes, bytes]], author: HeaderAddress
         for result, zone, role, code in _LISTED.findall(value)[:RESULTS_READ]
         if result != b"temperror"
     ]
+    listed += [
+        _RELATIONS[relation] for value in values for relation in _KNOWN_AUTHOR.findall(value)[:1]
+    ]
     found = [
         (method, result, registered(domain.lower()))
         for value in values
@@ -515,6 +518,12 @@ _RESULT = re.compile(
     rb"(?:[^;]*?(?:header\.(?:d|from)|smtp\.mailfrom)=(?:[^\s;@]*@)?([A-Za-z0-9.-]{1,253}))?"
 )
 
+_KNOWN_AUTHOR = re.compile(rb"\bx-known=(none|correspondent|reply)\b")
+_RELATIONS = {
+    b"none": b"author whom the recipient never wrote to",
+    b"correspondent": b"author whom the recipient wrote to",
+    b"reply": b"answer to mail of the recipient",
+}
 _LISTED = re.compile(
     rb"\bx-dnslist=([a-z]{1,12}) policy\.zone=(\S{1,253}) policy\.of=([a-z]{1,12})"
     rb"(?: policy\.code=([0-9.+]{1,80}))?"

@@ -48,6 +48,7 @@ from spamnb.policy.senders import (
     SenderList,
     sender_form,
 )
+from spamnb.records.correspondents import Correspondents
 from spamnb.records.verdicts import History
 from spamnb.scan.values import Notes, ScanRequest
 from spamnb.settings.values import HistoryLimits
@@ -156,6 +157,8 @@ class SessionConfig:
     recipient_costs: RecipientCosts = field(default_factory=RecipientCosts)
     """which recipients have costs of their own"""
     least_messages: int = LEAST_MESSAGES
+    correspondents: bool = False
+    """whether the people are remembered whom the site's users write to"""
     fleet_host: str = ""
     """name of this host in its fleet, which is in its signatures; empty: it is alone. In a fleet,
     corrections may wait for the log; their messages get the verdict that the corrections say"""
@@ -265,6 +268,7 @@ class ModelSession:
         self._pause_s = 0.0
         self._next_try = 0.0
         self._history_next = 0.0
+        self._correspondents: Correspondents | None = None
 
     def scan(
         self,
@@ -332,9 +336,31 @@ class ModelSession:
         """Open the model now, if possible, so that the first message need not wait."""
         self._open()
 
+    def correspondents(self) -> Correspondents | None:
+        """Whom the site's users write to; None if that is not remembered, or cannot be read."""
+        if self.plan.correspondents and self._correspondents is None:
+            found = attempt(self._open_correspondents)
+            if isinstance(found, Exception):
+                incident(self._log, "correspondents", found)
+                return None
+            self._correspondents = found
+        return self._correspondents
+
+    def _open_correspondents(self) -> Correspondents | None:
+        model = self._open()
+        return Correspondents(self.plan.home, model.recipe.key) if model is not None else None
+
+    def owner_of(self, address: str) -> str | None:
+        """The person whose correspondents count for an address; None if it is no person's."""
+        names = self.plan.persons
+        return "" if names is None else names.of(address) or None
+
     def close(self) -> None:
         """Close the model; it is opened again when needed."""
         model, self._model = self._model, None
+        known, self._correspondents = self._correspondents, None
+        if known is not None:
+            known.close()
         if model is not None:
             model.close()
 

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from spamnb.errors import StoreFullError
-from spamnb.mail.envelope import LocalDomains, LocalHosts, network_of
-from spamnb.mail.results import results_shown
+from spamnb.mail.envelope import LocalDomains, LocalHosts, address_of, domain_of, network_of
+from spamnb.mail.results import Result, passed_domains, read_results, results_shown
 from spamnb.model.costs import DECISIONS, Decision
 from spamnb.policy.actions import MAIL_ACTIONS, ActionPolicy, Fallbacks, MailAction
 from spamnb.policy.headers import (
@@ -37,8 +37,10 @@ from spamnb.policy.headers import (
     unscanned_fields,
     with_results,
 )
+from spamnb.policy.letters import answered_in, letter_in
 from spamnb.policy.rulings import Ruling, Rulings, shown_verdict
-from spamnb.policy.senders import SenderEvidence
+from spamnb.policy.senders import SenderEvidence, aligned
+from spamnb.records.correspondents import RELATIONS
 from spamnb.scan.access_lists import AccessLists, NetworkTable
 from spamnb.scan.judge import (
     BATCH_MESSAGES,
@@ -67,7 +69,7 @@ from spamnb.scan.values import (
     StopScan,
     observed_by,
 )
-from spamnb.telemetry import Log, Meters, incident
+from spamnb.telemetry import Log, Meters, incident, now_us
 
 Item = TypeVar("Item")
 
@@ -322,14 +324,16 @@ class Scanner:
 
     def _verify(self, pending: _PendingScan) -> None:
         """Ask who sent a message from outside, before it is scanned."""
-        checker, local = self._deps.senders, self._session.local
+        checker = self._deps.senders
         is_asked = pending.request.whole and not pending.is_own and not self._deps.bypassed()
-        if checker is None or not (checker.is_on and is_asked and local.key):
+        local = self._session.local if is_asked and checker and checker.is_on else None
+        if checker is None or local is None or not local.key:
             self._start(pending)
             return
         head, sender = pending.raw[: pending.header_bytes], pending.request.envelope.sender
         message = SenderEvidence(head, local, sender, pending.raw)
-        if message.parts[0].results:  # another program of the site has checked it
+        if found := message.parts[0].results:  # another program of the site has checked it
+            self._add_results(pending, message, local, self._known(pending, message, found))
             self._start(pending)
             return
         then = partial(self._verified, pending, message, local)
@@ -341,19 +345,69 @@ class Scanner:
         if not pending.open:
             return
         pending.cancel, pending.began = None, time.perf_counter()
-        checker = self._deps.senders
 
         def start() -> None:
             if results:
-                pending.raw, pending.header_bytes, fields = with_results(
-                    pending.raw, pending.header_bytes, message.parts, local, results
-                )
-                pending.is_checked = True
                 self._count_check(results)
-                pending.results = fields if checker is not None and checker.adds_fields else ()
+                site = local.authserv_ids
+                found = read_results(f"{site[0]}; {results}".encode(), site) or []
+                known = self._known(pending, message, found)
+                every = "; ".join(filter(None, (results, known)))
+                self._add_results(pending, message, local, every)
             self._start(pending)
 
         self._guarded([pending], start)
+
+    def _add_results(
+        self, pending: _PendingScan, message: SenderEvidence, local: LocalHosts, results: str
+    ) -> None:
+        """Put results above a message, for the model, for lists, and for the next hop."""
+        if not results:
+            return
+        pending.raw, pending.header_bytes, fields = with_results(
+            pending.raw, pending.header_bytes, message.parts, local, results
+        )
+        checker = self._deps.senders
+        pending.is_checked = True
+        pending.results = fields if checker is not None and checker.adds_fields else ()
+
+    def _known(self, pending: _PendingScan, message: SenderEvidence, results: list[Result]) -> str:
+        """How all recipients know the author, as a result; empty if the author is not authentic.
+
+        A message for several recipients must not tell one whom another one knows.
+        """
+        known, envelope = self._session.correspondents(), pending.request.envelope
+        domain = domain_of(message.author)
+        if known is None or not any(aligned(domain, one) for one in passed_domains(results)):
+            return ""
+        author, now = address_of(message.author, ""), now_us()
+        answered = answered_in(pending.raw[: pending.header_bytes])
+        owners = {self._session.owner_of(one) for one in envelope.recipients}
+        found = [
+            known.relation(owner, author, answered, now) if owner is not None else None
+            for owner in owners
+        ]
+        weakest = min((one for one in found if one), key=RELATIONS.index, default=None)
+        return f"x-known={weakest}" if weakest and None not in found else ""
+
+    def _note_letter(self, pending: _PendingScan) -> None:
+        """Remember whom one of the site's own users writes to."""
+        known = self._session.correspondents() if pending.is_own else None
+        envelope = pending.request.envelope
+        owner = self._session.owner_of(envelope.sender) if envelope.sender else None
+        if known is None or owner is None:
+            return
+        letter = letter_in(pending.raw[: pending.header_bytes], envelope.recipients)
+        if letter is None:
+            return
+        log = self._deps.log
+
+        def then(error: Exception | None) -> None:
+            if error is not None:
+                incident(log, "correspondents", error)
+
+        work = partial(known.note, owner, letter.addresses, letter.message_id, now_us())
+        self._deps.run_in_thread(partial(attempt, work), then)
 
     def _start(self, pending: _PendingScan) -> None:
         request, deps = pending.request, self._deps
@@ -363,6 +417,7 @@ class Scanner:
         elif not request.whole and self._policy.fallback_for("large") != "head":
             self._finish(pending, ScanFault("large"))
         else:
+            self._guarded([], partial(self._note_letter, pending), "correspondents")
             pending.rulings = found = self._rulings_of(pending)
             if found.for_all == _TEST and pending.observed != "listener":
                 pending.observed = None  # the doctor asks how mail from outside is filed

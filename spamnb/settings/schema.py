@@ -218,6 +218,7 @@ class AuthSettings(NamedTuple):
     wait_s: float = 2.0
     client_lists: tuple[str, ...] = ()
     domain_lists: tuple[str, ...] = ()
+    correspondents: bool = True
     add_results: bool = True
 
     @property

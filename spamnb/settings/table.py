@@ -219,6 +219,10 @@ SERVING: tuple[Setting, ...] = (
     Setting("auth.domain_lists", DOMAINS,
         "Zones that are asked for the domains of the author, of the sender and of links, such as "
         "dbl.spamhaus.org."),
+    Setting("auth.correspondents", FLAG,
+        "Remember, as keyed hashes, whom each person writes to (without persons.enabled: whom the "
+        "site writes to). Mail of the site's own clients teaches it, and `spamnb train --sent`. "
+        "Authentic mail of these authors, and answers, have features of their own."),
     Setting("auth.add_results", FLAG,
         "Add the results to the message as an Authentication-Results field under the first of "
         "local.authserv_ids, by default the name of this machine. Other programs can read it, and "

@@ -177,3 +177,75 @@ def test_without_a_name_server_mail_is_as_before(tmp_path):
             assert results(copy) == []
             assert b"X-Spamnb-Results" not in copy
             assert daemon.stop() == 0
+
+
+PEOPLE = """
+[persons]
+enabled = true
+[scan]
+own_clients = ["203.0.113.0/24"]
+"""
+
+
+def letter(number, to="news@shop.example"):
+    head = f"From: bob@example.org\r\nTo: {to}\r\nSubject: dear {number}\r\n"
+    return f"{head}Message-ID: <own{number}@example.org>\r\n\r\nhello\r\n".encode()
+
+
+def known(raw):
+    """How the author is known, as the message says; empty if it does not."""
+    return "".join(results(raw)).partition("x-known=")[2]
+
+
+def test_people_whom_one_writes_to_are_known(tmp_path):
+    """Own mail teaches it; a forged author, another person and several recipients get nothing."""
+    with name_server(ZONE) as server:
+        home = tmp_path / "home"
+        assert spamnb(home, "train", HAM, SPAM).code == 0
+        more = MORE.format(resolver=server.address, wait_s=2.0) + PEOPLE
+        config = settings_in(tmp_path, more=more)
+        with serve(tmp_path, config=config, env=CHECKED).ready() as daemon:
+            daemon.wait_for("senders are checked")
+            assert known(sent(daemon, tmp_path, SIGNER.sign(raw_of(20)))) == ""
+
+            def send(raw, sender, to, client):
+                with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=LIMIT_S) as peer:
+                    peer.ehlo()
+                    peer.docmd("XFORWARD", f"ADDR={client} SOURCE=REMOTE")
+                    peer.sendmail(sender, to, raw)
+
+            send(letter(1), "bob@example.org", ["news@shop.example", "dan@example.org"],
+                 "203.0.113.5")  # fmt: skip
+            until(lambda: known(sent(daemon, tmp_path, SIGNER.sign(raw_of(21)))), "bob's letter")
+            assert known(sent(daemon, tmp_path, SIGNER.sign(raw_of(22)))) == "correspondent"
+            answer = b"In-Reply-To: <own1@example.org>\r\n" + raw_of(23)
+            assert known(sent(daemon, tmp_path, SIGNER.sign(answer))) == "reply"
+            forged = b"In-Reply-To: <own1@example.org>\r\n" + raw_of(24)
+            assert known(sent(daemon, tmp_path, forged, client="198.51.100.9")) == ""
+            both = SIGNER.sign(raw_of(25))
+            send(both, "news@shop.example", ["bob@example.org", "dan@example.org"], "192.0.2.7")
+            ident = email.message_from_bytes(both)["Message-ID"]
+            (copy,) = until(lambda: delivered(tmp_path, ident, "dan"), "the copy of dan")
+            assert known(copy) == ""
+            assert daemon.stop() == 0
+        config_flags = ("--config", config)
+        done = spamnb(home, *config_flags, "persons", "erase", "--yes", "bob")
+        assert "3 correspondents" in done.out, done.out + done.err
+
+
+def test_sent_mail_is_read_from_folders(tmp_path):
+    """`spamnb train --sent` names whom a person writes to, and refuses what would be unclear."""
+    home, folder = tmp_path / "home", tmp_path / "sent"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.eml").write_bytes(letter(number, f"a{number}@x.example"))
+    (folder / "auto.eml").write_bytes(b"Auto-Submitted: auto-replied\r\n" + letter(4))
+    assert spamnb(home, "train", HAM, SPAM).code == 0
+    done = spamnb(home, "train", "--sent", folder)
+    assert done.lines == ["4 messages: 3 correspondents, 1 messages are no letters"]
+    assert spamnb(home, "train", "--sent", folder, HAM, SPAM).code == 2
+    assert spamnb(home, "train", "--sent", folder, "--person", "ann").code == 2
+    config = settings_in(tmp_path, more=MORE.format(resolver="127.0.0.1", wait_s=1) + PEOPLE)
+    assert spamnb(home, "--config", config, "train", "--sent", folder).code == 2
+    done = spamnb(home, "--config", config, "train", "--sent", folder, "--person", "bob", "--json")
+    assert json.loads(done.out) == {"messages": 4, "correspondents": 3, "skipped": 1}

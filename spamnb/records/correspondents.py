@@ -1,0 +1,155 @@
+"""Whom the people of a site write to, as keyed hashes.
+
+    known = Correspondents(home, secret)      the key of the model
+    known.note("ann", ["bob@shop.example"], "1@site.example", now_us)   mail that ann sent
+    known.relation("ann", "bob@shop.example", ["1@site.example"], now_us) -> "reply"
+
+    people   owner, address      when the owner wrote there last
+    sent     owner, Message-ID   when it was sent
+    owners   owner               how many rows of each table
+
+An owner is a person, or the whole site if persons are not enabled. Each part of a key is a hash by
+the key of the model, so the file names no address; whoever has the home and an address can still
+ask for it. Rows end after `KEPT_US`; an owner has at most `MOST` of each table, of which the oldest
+end first. A damaged file is replaced by an empty one: then people are known again as they write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final, Literal
+
+from spamnb.store.model_store import LmdbTable, release, share_or_renew
+
+FOLDER: Final = "correspondents"
+KEPT_US: Final = 400 * 86_400 * 1_000_000
+MOST: Final = 4_000
+"""rows of one owner in each table"""
+MOST_OWNERS: Final = 100_000
+MOST_OF_ONE: Final = 50
+"""recipients of one message that become correspondents: a mail to more is no letter"""
+_HASH_BYTES: Final = 8
+_PURPOSE: Final = b"correspondents"
+_TIME_BYTES: Final = 8
+_PEOPLE, _SENT, _OWNERS = "people", "sent", "owners"
+Relation = Literal["none", "correspondent", "reply"]
+RELATIONS: Final[tuple[Relation, ...]] = ("none", "correspondent", "reply")
+"""the weakest first"""
+Tables = dict[str, LmdbTable]
+
+
+class Correspondents:
+    """The correspondents of one home; several processes may have it open."""
+
+    def __init__(self, home: Path, secret: bytes) -> None:
+        self._key = secret[:64]
+        self._environment = share_or_renew(home / FOLDER, (_PEOPLE, _SENT, _OWNERS))
+
+    def close(self) -> None:
+        """Close the files."""
+        release(self._environment)
+
+    def note(
+        self, owner: str, addresses: Sequence[str], message_id: str, now_us: int
+    ) -> None:  # fmt: skip
+        """Note a message that an owner sent to these addresses."""
+        self.note_all(owner, [(addresses, message_id, now_us)])
+
+    def note_all(self, owner: str, letters: Iterable[tuple[Sequence[str], str, int]]) -> None:
+        """Note many messages at once: addresses, Message-ID and time of each."""
+        mine, rows = self._hash(owner), []
+        for addresses, message_id, time_us in letters:
+            rows += [(_PEOPLE, self._hash(one), time_us) for one in addresses[:MOST_OF_ONE]]
+            rows += [(_SENT, self._hash(message_id), time_us)] if message_id else []
+
+        def run(tables: Tables) -> None:
+            counts = _counts(tables, mine)
+            if not any(counts.values()) and tables[_OWNERS].stat()["entries"] >= MOST_OWNERS:
+                return
+            for table, name, time_us in rows:
+                before = tables[table].get(mine + name)
+                if before is not None and _time(before) >= time_us:
+                    continue
+                counts[table] += before is None
+                tables[table].put(mine + name, time_us.to_bytes(_TIME_BYTES))
+            for table in (_PEOPLE, _SENT):
+                if counts[table] > MOST:
+                    counts[table] = _make_room(tables[table], mine)
+            tables[_OWNERS].put(mine, _row(counts))
+
+        if rows:
+            self._environment.transact(run)
+
+    def relation(
+        self, owner: str, author: str, answered: Iterable[str], now_us: int
+    ) -> Relation | None:
+        """How an owner knows an author, whose message answers these; None if nobody is known."""
+        mine, least = self._hash(owner), now_us - KEPT_US
+        with self._environment.read() as tables:
+            if tables[_OWNERS].get(mine) is None:
+                return None
+            for one in answered:
+                found = tables[_SENT].get(mine + self._hash(one))
+                if found is not None and _time(found) > least:
+                    return "reply"
+            found = tables[_PEOPLE].get(mine + self._hash(author))
+            return "correspondent" if found is not None and _time(found) > least else "none"
+
+    def erase(self, owner: str) -> int:
+        """Delete all rows of an owner; return their number."""
+        mine = self._hash(owner)
+
+        def run(tables: Tables) -> int:
+            gone = 0
+            for table in (_PEOPLE, _SENT):
+                for key, _ in _of(tables[table], mine):
+                    tables[table].delete(key)
+                    gone += 1
+            tables[_OWNERS].delete(mine)
+            return gone
+
+        return self._environment.transact(run)
+
+    def _hash(self, text: str) -> bytes:
+        data = text.lower().encode("utf-8", "replace")
+        return blake2b(
+            data, key=self._key, digest_size=_HASH_BYTES, person=b"correspondents"
+        ).digest()
+
+
+def has_correspondents(home: Path) -> bool:
+    """Whether a home has a file of correspondents."""
+    return (home / FOLDER).is_dir()
+
+
+def _make_room(table: LmdbTable, mine: bytes) -> int:
+    """Delete the oldest quarter of an owner's rows; return how many are left."""
+    rows = sorted(_of(table, mine), key=lambda row: row[1])
+    gone = len(rows) - 3 * MOST // 4
+    for key, _ in rows[:gone]:
+        table.delete(key)
+    return len(rows) - gone
+
+
+def _of(table: LmdbTable, mine: bytes) -> list[tuple[bytes, int]]:
+    found = []
+    for key, value in table.scan(mine):
+        if not bytes(key).startswith(mine):
+            break
+        found.append((bytes(key), _time(value)))
+    return found
+
+
+def _time(value: object) -> int:
+    return int.from_bytes(bytes(value))  # type: ignore[call-overload]
+
+
+def _counts(tables: Tables, mine: bytes) -> dict[str, int]:
+    row = bytes(tables[_OWNERS].get(mine) or bytes(8))
+    return {_PEOPLE: int.from_bytes(row[:4]), _SENT: int.from_bytes(row[4:])}
+
+
+def _row(counts: dict[str, int]) -> bytes:
+    return counts[_PEOPLE].to_bytes(4) + counts[_SENT].to_bytes(4)
