@@ -15,10 +15,10 @@ LEVELS = (
     {"errors"},
     {"telemetry"},
     {"mail"},
-    {"model", "auth"},
+    {"model"},
     {"policy", "bayes"},
     {"store", "records", "engine", "feedback", "scan", "operations", "maintenance"}
-    | {"fleet", "settings", "net", "timemachine"},
+    | {"fleet", "settings", "net", "timemachine", "auth"},
     {"lab", "smtp", "milter", "scanner", "imap", "maildir", "console", "opensmtpd"},
     {"daemon"},
     {"cli"},

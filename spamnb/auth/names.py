@@ -16,10 +16,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from ipaddress import ip_address
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from spamnb.errors import UserError
+from spamnb.net.address import address_of_server
 
 Kind = Literal["A", "AAAA", "MX", "PTR", "TXT"]
 
@@ -262,21 +262,3 @@ def _text(kind: Kind, value: Any) -> str:
 
 def _name(name: Any) -> str:
     return b".".join(name.labels).decode("latin-1").rstrip(".")
-
-
-def address_of_server(text: str) -> tuple[str, int]:
-    """The address and the port of a name server; UserError for other text."""
-    host, port = text, "53"
-    if text.count(":") == 1 or text.startswith("["):
-        host, _, port = text.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-    try:
-        found = ip_address(host), int(port)
-    except ValueError:
-        found = None
-    if found is None or not 0 < found[1] < 65_536:
-        raise UserError(
-            f"{text!r} is not the address of a name server",
-            hint="give one such as 192.0.2.53, 127.0.0.1:5353 or [2001:db8::53]:53",
-        )
-    return str(found[0]), found[1]

@@ -31,12 +31,15 @@ from spamnb.telemetry import Log, incident
 
 MOST_SIGNATURES: Final = 6
 """checked of one message; those of the author's organisation come first"""
+MOST_HEAD: Final = 262_144
+"""bytes of a header whose signatures are checked: each of them walks through its fields"""
 LARGE: Final = 262_144
 """bytes of a body that is hashed in a thread: 64 KB take 0.3 ms"""
 MOST_LINKED: Final = 8
 """linked domains of one message that lists are asked for"""
 MOST_HOSTS: Final = 200
 NO_ZONES: Final = Zones()
+_UNSIGNED: Final = ('dkim=permerror reason="header too large"', "dkim=none")
 _HOSTS = re.compile(r"://(?:[^\s/@]{0,100}@)?([A-Za-z0-9][A-Za-z0-9.-]{2,252})")
 _DOMAIN = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
 _SIGNED = re.compile(rb"(?im)^(?:dkim-signature|arc-)")
@@ -103,7 +106,8 @@ class Verifier:
 async def _results(mail: ReceivedMail, zones: Zones, names: Ask) -> str:
     author = domain_of(mail.author)
     author = author if _DOMAIN.fullmatch(author) else ""
-    signed = SignedMail(mail.head, mail.body) if _SIGNED.search(mail.head) else SignedMail(b"", b"")
+    is_read = len(mail.head) <= MOST_HEAD and _SIGNED.search(mail.head)
+    signed = SignedMail(mail.head, mail.body) if is_read else SignedMail(b"", b"")
     lines = _first_signatures(signed.named(b"dkim-signature"), author)
     if author:
         dmarc.expect(author, names)
@@ -117,7 +121,9 @@ async def _results(mail: ReceivedMail, zones: Zones, names: Ask) -> str:
     now = time.time()
     found, passed = await _spf(mail, names)
     signatures = [await dkim.check(signed, line, names, now) for line in lines]
-    found += [_signature_text(one) for one in signatures] or ["dkim=none"]
+    found += [_signature_text(one) for one in signatures] or [
+        _UNSIGNED[len(mail.head) <= MOST_HEAD]
+    ]
     if author:
         domains = [one.domain for one in signatures if one.result == "pass"]
         finding = await dmarc.check(author, passed, domains, names)

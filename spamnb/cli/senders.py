@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spamnb.cli.main import CommandGroup, command
-from spamnb.cli.printing import safe, say, say_json, table, warn
+from spamnb.cli.options import Count
+from spamnb.cli.printing import safe, say, say_json, shown_time, table, warn
 from spamnb.cli.session import CliSession, asking, pass_session, source_fields
 
 if TYPE_CHECKING:
@@ -22,11 +23,13 @@ spamnb senders add --domain a.example unwanted b.example  no recipient at a.exam
 spamnb senders add wanted partner.example                 all recipients want this domain
 spamnb senders list --person ann                          one list; without options all lists
 spamnb senders remove --person ann news@example.org       the verdict decides again
+spamnb senders seen --days 7                              who writes to the site, and is it filed
 """
 _PLACES = {
     "list": "spamnb.cli.senders:list_",
     "add": "spamnb.cli.senders:add",
     "remove": "spamnb.cli.senders:remove",
+    "seen": "spamnb.cli.senders:seen",
 }
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per sender.")
 
@@ -112,6 +115,40 @@ def remove(
 ) -> None:
     """Remove senders from a list, so that the next list, or the verdict, decides."""
     _change(session, senders, {}, (person, domain), as_json=as_json)
+
+
+@command("List the domains that write to the site.", EXAMPLES)
+@click.option("--days", type=click.IntRange(1, 400), default=30, metavar="N",
+              help="How far back; as far as the history goes.")  # fmt: skip
+@click.option("--limit", type=Count(), default=50, metavar="N",
+              help="Maximum number of domains; 0 shows all.")  # fmt: skip
+@JSON
+@pass_session
+def seen(session: CliSession, days: int, limit: int, as_json: bool) -> None:
+    """List the domains of authors in the history, those with most messages first.
+
+    Columns: domain, messages, of these filed as junk, authenticated (SPF or DKIM passed for the
+    domain) of those that were checked, first and last message. Mail of the site's own users is not
+    counted. Needs history.keep_subject.
+    """
+    from spamnb.operations.listings import seen_senders
+    from spamnb.telemetry import now_us
+
+    since_us = now_us() - days * 86_400 * 1_000_000
+    with session.open(readonly=True, history=True) as model:
+        found = seen_senders(model.history, since_us, limit or 1 << 31) if model.history else []
+    if as_json:
+        for one in found:
+            say_json(one)
+        return
+    heads = ("domain", "messages", "filed", "authentic", "first", "last")
+    rows = (
+        (one["domain"], str(one["messages"]), f"{one['filed'] / one['messages']:.0%}",
+         f"{one['authentic'] / one['checked']:.0%}" if one["checked"] else "-",
+         shown_time(one["first"]), shown_time(one["last"]))
+        for one in found
+    )  # fmt: skip
+    table([heads, *rows], right=(1, 2, 3))
 
 
 def _change(

@@ -58,6 +58,7 @@ from spamnb.operations.listings import (
     journal,
     label_facts,
     search,
+    seen_senders,
     timeline,
     trainings_of,
     verdict_facts,
@@ -543,6 +544,13 @@ def senders(site: ConsoleSite, request: ApiRequest) -> ApiReply:
         found = list(SenderLists(model, site.config.persons, site.config.teaching).shown(target))
     sender = values["sender"]
     return ApiReply({"senders": [one for one in found if sender in ("", one["sender"])]})
+
+
+def senders_seen(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """List the domains of authors in the mail of some days, with how it was judged."""
+    values = request.values
+    since_us = now_us() - values["days"] * _DAY_US
+    return ApiReply({"senders": seen_senders(site.history, since_us, values["limit"])})
 
 
 def list_sender(site: ConsoleSite, request: ApiRequest) -> ApiReply:

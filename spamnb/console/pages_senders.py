@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from spamnb.console.page import Act, Notice, PageRequest, PageView, Visitor, ask, owned
@@ -130,6 +131,8 @@ LIST: Final = Act(
 # --- the page of the lists -----------------------------------------------------------------------
 
 ASKED: Final = (Parameter("q", TEXT, "A part of the sender.", ""),)
+_SEEN_DAYS: Final = 30
+_SEEN_ROWS: Final = 50
 _MOST_LINES: Final = 500
 _MOST_CHARS: Final = 40_000
 
@@ -160,8 +163,19 @@ def show_senders(site: ConsoleSite, request: PageRequest) -> PageView:
         "q": request.values["q"],
         "own": list(_persons(site, request.visitor)),
         "sees_all": request.visitor.role != "user",
+        "seen": _seen(site, request.visitor),
     }
     return PageView("senders", facts)
+
+
+def _seen(site: ConsoleSite, visitor: Visitor) -> list[dict[str, Any]]:
+    """The domains with most mail of the last thirty days, for administrators and auditors."""
+    if visitor.role == "user":
+        return []
+    (caller,) = visitor.callers()
+    compute = partial(ask, site, caller, "senders_seen", days=_SEEN_DAYS, limit=_SEEN_ROWS)
+    found: list[dict[str, Any]] = site.seen.value(compute)["senders"]
+    return found
 
 
 def senders_file(site: ConsoleSite, request: PageRequest) -> PageView:

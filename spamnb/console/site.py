@@ -1052,6 +1052,8 @@ class ConsoleSite:
     """what a caller of one user may release"""
     graphs: RecentValue = field(default_factory=lambda: RecentValue(_GRAPHS_S))
     """those of the overview"""
+    seen: RecentValue = field(default_factory=lambda: RecentValue(_GRAPHS_S))
+    """who writes to the site"""
 
     @contextmanager
     def reading(self) -> Iterator[Filter]:

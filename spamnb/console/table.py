@@ -260,6 +260,11 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         (*_OF_LIST, _text("sender", "Only this address or domain.")), place="heavy",
     ),
     ApiOperation(
+        "senders_seen", "GET", "/senders/seen", "admin", operations.senders_seen,
+        _object(senders="array"),
+        (Parameter("days", whole(1, 400), "How far back.", 30), _LIMIT), place="heavy",
+    ),
+    ApiOperation(
         "list_sender", "POST", "/senders", "teach", operations.list_sender, _ANSWER,
         (
             Parameter("word", choice(*WORDS, "none"), "What it is; none removes it from the list.",

@@ -539,6 +539,15 @@ TEXTS: Final[Mapping[str, str]] = {
     "message.no_clues": "The model knows no feature of this message.",
     "message.facts": "Facts",
     "sender.title": "Its sender",
+    "seen.title": "Who writes here",
+    "seen.help": "Domains of authors in the last 30 days, at most ten minutes old. Authentic: SPF "
+    "or DKIM passed for the domain.",
+    "seen.domain": "Domain",
+    "seen.messages": "Messages",
+    "seen.filed": "Filed",
+    "seen.authentic": "Authentic",
+    "seen.first": "First",
+    "seen.last": "Last",
     "sender.checked": "SPF, DKIM and DMARC say:",
     "sender.none": "No list names {sender}.",
     "sender.help": "Mail from a wanted sender is delivered, whatever the filter says, if the mail "

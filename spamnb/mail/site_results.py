@@ -29,11 +29,13 @@ from __future__ import annotations
 import re
 from hashlib import blake2b
 from hmac import compare_digest
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spamnb.mail.envelope import BY, LocalHosts
-from spamnb.mail.headers import Block, ReceivedField, Trace
 from spamnb.mail.results import MOST_RESULTS, plain_identities, read_results
+
+if TYPE_CHECKING:
+    from spamnb.mail.headers import Block, ReceivedField, Trace
 
 STATEMENT: Final = "X-Spamnb-Results"
 BORDER: Final = "X-Spamnb-Border"
@@ -147,8 +149,8 @@ def statement(block: Block, body: bytes, local: LocalHosts) -> str:
 
 def own_statement(block: Block, body: bytes, results: str, local: LocalHosts) -> str:
     """The value of X-Spamnb-Results for results of this program, above what is proven already."""
-    trace = Trace(0, 0, _RESULTS_NAME, results.encode("ascii"))
-    hashes = [_hash(one) for one in (trace, *block.proven)]
+    own = _hash_of(_RESULTS_NAME, results.encode("ascii"))
+    hashes = [own, *map(_hash, block.proven)]
     return b" ".join([*hashes, _code(local.key, b"results", hashes, block.lines, body)]).decode()
 
 
@@ -174,7 +176,11 @@ def place_line(queue: bytes) -> bytes:
 
 
 def _hash(trace: Trace) -> bytes:
-    text = trace.name + b":" + b" ".join(trace.value.split())
+    return _hash_of(trace.name, trace.value)
+
+
+def _hash_of(name: bytes, value: bytes) -> bytes:
+    text = name + b":" + b" ".join(value.split())
     return blake2b(text, digest_size=8).hexdigest().encode("ascii")
 
 

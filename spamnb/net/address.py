@@ -172,6 +172,24 @@ _FAMILIES = {1: 12, 2: 36, 3: 216}
 """family -> bytes of its addresses: AF_INET, AF_INET6, AF_UNIX"""
 
 
+def address_of_server(text: str) -> tuple[str, int]:
+    """The address and the port of a name server, 53 by default."""
+    host, port = text, "53"
+    if text.count(":") == 1 or text.startswith("["):
+        host, _, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+    try:
+        found = ipaddress.ip_address(host), int(port)
+    except ValueError:
+        found = None
+    if found is None or not 0 < found[1] < 65_536:
+        raise ValueError(
+            f"{text!r} is not the address of a name server: give one such as 192.0.2.53,"
+            " 127.0.0.1:5353 or [2001:db8::53]:53"
+        )
+    return str(found[0]), found[1]
+
+
 class ProxiedClient(NamedTuple):
     """The content of a header."""
 

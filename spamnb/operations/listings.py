@@ -27,6 +27,7 @@ from spamnb.mail.envelope import address_of, domain_of
 from spamnb.model.costs import DECISIONS
 from spamnb.model.events import NO_LABEL, Event, EventKind
 from spamnb.model.labels import owner_kind
+from spamnb.model.tokens import registered
 from spamnb.model.verdict import signature_text
 from spamnb.records.verdicts import History, HistoryEntry, LookupIndex
 from spamnb.settings.values import TeachingRules
@@ -155,6 +156,71 @@ def action_of(entry: HistoryEntry) -> str:
     actions = entry.notes.get("actions", "").split()
     known = len(actions) == len(DECISIONS)
     return actions[DECISIONS.index(entry.decision)] if known else ""
+
+
+MOST_COUNTED = 200_000
+"""verdicts that are counted by sender, the newest: 10 us each"""
+
+
+@dataclass(slots=True)
+class SeenSender:
+    """What came under the domain of an author."""
+
+    domain: str
+    first_us: int
+    last_us: int
+    messages: int = 0
+    filed: int = 0
+    """junk or rejected"""
+    checked: int = 0
+    """messages with results of authentication"""
+    authentic: int = 0
+    """of these, messages with a pass for the domain"""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counts for programs."""
+        return {
+            "domain": self.domain,
+            "messages": self.messages,
+            "filed": self.filed,
+            "checked": self.checked,
+            "authentic": self.authentic,
+            "first": iso(self.first_us),
+            "last": iso(self.last_us),
+        }
+
+
+def seen_senders(history: History, since_us: int, most: int) -> list[dict[str, Any]]:
+    """The domains of authors in the newest verdicts, those with most messages first.
+
+    Mail that is only observed, such as that of the site's own users, is not counted.
+    """
+    first, last = history.seq_span()
+    seq, found = max(first - 1, last - MOST_COUNTED), dict[str, SeenSender]()
+    while batch := history.facts_after(seq, _BATCH):
+        for _, entry in batch:
+            if entry is not None and entry.time_us >= since_us and "observed" not in entry.notes:
+                _count_sender(found, entry)
+        seq = batch[-1][0]
+    ordered = sorted(found.values(), key=lambda one: (-one.messages, one.domain))
+    return [one.as_dict() for one in ordered[:most]]
+
+
+def _count_sender(found: dict[str, SeenSender], entry: HistoryEntry) -> None:
+    notes = entry.notes
+    author = parseaddr(notes.get("header_from", ""))[1] or notes.get("from", "")
+    domain = registered(domain_of(author).encode("ascii", "replace")).decode()
+    if not domain:
+        return
+    one = found.setdefault(domain, SeenSender(domain, entry.time_us, entry.time_us))
+    one.first_us, one.last_us = min(one.first_us, entry.time_us), max(one.last_us, entry.time_us)
+    one.messages += 1
+    one.filed += entry.decision in ("junk", "reject")
+    results = notes.get("auth", "")
+    one.checked += bool(results)
+    passes = (part.rpartition(" ")[2] for part in results.split(", ") if "=pass " in part)
+    one.authentic += any(registered(name.encode("ascii", "replace")).decode() == domain
+                         for name in passes)  # fmt: skip
 
 
 def timeline(model: Filter, most: int) -> dict[str, Any]:

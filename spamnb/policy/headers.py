@@ -16,12 +16,12 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from spamnb.mail.envelope import LocalHosts, is_local_hop
-from spamnb.mail.headers import Block
 from spamnb.mail.results import claims
 from spamnb.mail.site_results import BORDER, PROOF_NAMES, STATEMENT, own_statement, place_line
 from spamnb.model.costs import DECISIONS, Costs, Decision, thresholds
 
 if TYPE_CHECKING:
+    from spamnb.mail.headers import Block
     from spamnb.model.verdict import Clue
 
 Reason = Literal["bypass", "large", "overrun", "busy", "model", "known_crasher", "fault"]

@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from spamnb.errors import SettingsError, StoreDamagedError, UserError
 from spamnb.mail.envelope import Envelope
 from spamnb.policy.actions import MailAction
 from spamnb.policy.headers import Fields, ScanVerdict
-from spamnb.policy.senders import SenderEvidence
 from spamnb.telemetry import iso
+
+if TYPE_CHECKING:
+    from spamnb.policy.senders import SenderEvidence
 
 Action = Literal["relay", "keep", "refuse", "defer"]
 

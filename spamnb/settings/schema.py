@@ -14,11 +14,10 @@ from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from spamnb.auth.names import address_of_server
 from spamnb.errors import SettingsError, UserError
 from spamnb.mail.envelope import LocalHosts
 from spamnb.model.costs import Costs
-from spamnb.net.address import LOOPBACK, Address
+from spamnb.net.address import LOOPBACK, Address, address_of_server
 from spamnb.policy.actions import ActionMap, Fallbacks
 from spamnb.scan.values import ScanOptions, UsersRelease
 from spamnb.settings.own_costs import CostSettings, DomainSettings
@@ -239,8 +238,8 @@ def auth_settings(**given: Any) -> AuthSettings:
     try:
         for one in made.resolvers:
             address_of_server(one)
-    except UserError as error:
-        raise SettingsError(f"auth.resolvers: {error}", hint=error.hint) from error
+    except ValueError as error:
+        raise SettingsError(f"auth.resolvers: {error}") from error
     return made
 
 

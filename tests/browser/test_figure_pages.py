@@ -52,6 +52,19 @@ def test_every_screen_shows_the_figures(judged, browser, look):
                 opened.accessible()
 
 
+def test_the_page_of_senders_shows_who_writes_here(judged, browser):
+    """An administrator sees domains with their share of junk; each leads to its messages."""
+    with window(browser, judged.url) as opened:
+        page = opened.log_in("root", "/senders")
+        page.get_by_role("heading", name="Who writes here").wait_for()
+        opened.accessible()
+        page.locator("table[aria-labelledby=seen] tbody a").first.click()
+        page.wait_for_url("**/search?from=*")
+    with window(browser, judged.url) as opened:
+        page = opened.log_in("alice", "/senders")
+        assert page.get_by_role("heading", name="Who writes here").count() == 0
+
+
 def test_a_picture_has_its_numbers_as_a_table(judged, browser):
     """The bars of a day are the cells of the table."""
     with window(browser, judged.url) as opened:

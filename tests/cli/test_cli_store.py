@@ -337,6 +337,7 @@ def test_config_example_is_toml_and_show_and_check_agree(tmp_path, monkeypatch):
     assert spamnb(tmp_path / "home", "--config", path, "config", "check").code == 0
     monkeypatch.delenv("SPAMNB_SERVE_USER", raising=False)
     monkeypatch.delenv("SPAMNB_MODEL_PRIOR")
+    monkeypatch.setenv("SPAMNB_AUTH_VERIFY", "true")
     shown = spamnb(None, "--config", path, "config", "show").out
     assert tomllib.loads(shown) == tomllib.loads(text)
     plain = spamnb(None, "config", "show", "--json").json[0]

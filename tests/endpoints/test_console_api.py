@@ -253,6 +253,18 @@ def test_a_user_does_not_learn_who_else_got_a_message(rig):
     assert alice.get("/verdicts", q="both", to=both[1]).body["verdicts"] == []
 
 
+def test_an_administrator_sees_who_writes_to_the_site(rig):
+    """The domains of authors, by the number of messages; users do not see it."""
+    rig.deliver("alice@example.org", "who writes")
+    found = rig.fresh("admin").get("/senders/seen", days=7).body["senders"]
+    (one,) = (one for one in found if one["domain"] == "example.com")
+    assert one["messages"] >= max(1, one["filed"])
+    assert (one["checked"], one["authentic"]) == (0, 0)
+    assert one["first"] <= one["last"]
+    assert rig.fresh("read").get("/senders/seen").status == 403
+    assert rig.api("alice").get("/senders/seen").status == 403
+
+
 def test_a_user_has_the_own_list_of_senders(rig):
     """An administrator names any list; a user reaches no other one, and a change is taken back."""
     alice, bob, admin = rig.api("alice"), rig.api("bob"), rig.fresh("teach")

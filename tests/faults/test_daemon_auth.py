@@ -89,6 +89,12 @@ def test_a_daemon_checks_the_sender(tmp_path):
         "spf=pass shop.example",
         "spf=fail shop.example",
     }
+    (seen,) = map(json.loads, spamnb(tmp_path / "home", "senders", "seen", "--json").lines)
+    counts = ("domain", "messages", "checked", "authentic")
+    assert [seen[name] for name in counts] == ["shop.example", 2, 2, 1]
+    lines = spamnb(tmp_path / "home", "senders", "seen").lines
+    assert lines[0].split() == ["domain", "messages", "filed", "authentic", "first", "last"]
+    assert lines[1].split()[:4:3] == ["shop.example", "50%"]
 
 
 def test_a_stored_message_has_the_features_of_its_scan(tmp_path):

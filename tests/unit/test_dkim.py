@@ -202,6 +202,24 @@ def test_any_body_can_be_signed(body, form):
     assert found == "pass", reason
 
 
+@pytest.mark.parametrize("form", ["relaxed", "simple"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"x" * 200_000,
+        b"x" * (dkim.PIECE - 2) + b" \t" * 70_000 + b"\r\n" * 40_000 + b"end",
+        b"x \r\n" * 50_000 + b" " * 70_000,
+        b"\r\n" * 100_000,
+    ],
+    ids=["a line", "blanks at the cut", "blanks at the end", "empty lines"],
+)
+def test_a_body_of_several_pieces(body, form):
+    """Pieces have the form of the whole."""
+    signer = Signer(forms=("relaxed", form))
+    raw = signer.sign(b"From: a@example.com\r\n\r\n" + body)
+    assert checked(raw, signer.zone()) == [("pass", "")]
+
+
 @given(st.binary(max_size=200))
 def test_any_field_has_a_result(text):
     """No signature raises."""

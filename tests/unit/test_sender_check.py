@@ -4,6 +4,8 @@ import asyncio
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.names import CUT, NOISE, SERVFAIL, SILENT, WRONG_ID, name_server, unused_address
 from support.signing import Signer
 
@@ -155,6 +157,34 @@ def test_a_signature_adds_no_results(name):
         ("dkim", "permerror"),
         ("dmarc", "fail"),
     ]
+
+
+@given(st.binary(max_size=300), st.binary(max_size=100), st.text(max_size=20), st.data())
+def test_any_message_has_results(head, body, sender, data):
+    """Nothing raises, and the results are readable, whatever sender and name servers write."""
+    text = st.one_of(
+        st.text(max_size=60), st.sampled_from(["v=spf1 a mx ptr -all", "v=DMARC1; p=x"])
+    )
+    raw = b"DKIM-Signature: d=a.example; s=s; " + head.replace(b"\n", b"") + b"\r\n" + head
+
+    async def query(name, kind):
+        return data.draw(st.lists(text, max_size=3)), 60.0
+
+    async def check():
+        verifier = Verifier(NameServers(query), 5.0, lambda _: None, ZONES)
+        mail = ReceivedMail(raw, body, sender + "@a.example", sender, "192.0.2.1", sender)
+        return await verifier.results(mail)
+
+    found = asyncio.run(check())
+    assert read_results(f"mx.example.org; {found}".encode(), ["mx.example.org"]), found
+
+
+def test_a_header_of_a_megabyte():
+    """Its signatures are not checked; SPF and DMARC are."""
+    raw = b"X-A: b\r\n" * 40_000 + SIGNER.sign(RAW)
+    (found,) = results_of(ZONE, mail_of(raw))
+    assert 'dkim=permerror reason="header too large"' in found
+    assert "dmarc=pass" in found
 
 
 RECORDS = {
