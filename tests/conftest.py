@@ -91,27 +91,42 @@ SLOW = frozenset({
 """The files that take half of the time; `scripts/test` leaves them out, `scripts/test --slow` does
 not. Each subject has faster tests in other files."""
 FULL = frozenset({
+    "browser/test_hidden_text.py::test_the_filter_sees_what_the_browser_draws",
+    "browser/test_state_pages.py::test_every_screen_shows_status_and_settings[dark]",
     "browser/test_preview_attacks.py::test_a_preview_has_no_effect[headers-together]",
     "cli/test_cli_decisions.py::test_mail_of_another_kind_comes_after_all_other",
+    "cli/test_cli_laboratory.py::test_tune_applies_what_is_confirmed",
+    "cli/test_cli_rewind.py::test_relearn_with_another_constant",
     "faults/test_fleet_storm.py::test_a_storm_leaves_all_hosts_equal[postgres]",
     "faults/test_imap_kill.py::test_a_run_that_is_killed_anywhere_is_continued[copy]",
     "faults/test_imap_kill.py::test_a_run_that_is_killed_anywhere_is_continued[flag]",
     "mail/test_suites.py::test_an_observer_before_the_filter_of_the_suite_keeps_its_marks[mailcow]",
+    "mail/test_suites.py::test_an_observer_before_the_filter_of_the_suite_keeps_its_marks[Mailu]",
+    "test_getting_started.py::test_every_command_works_in_a_fresh_clone",
     "test_install.py::test_a_run_without_network_blocks_neither_the_next_nor_the_removal",
     "test_site.py::test_a_broken_page_is_reported",
     "test_site.py::test_it_is_the_same_each_time",
     "unit/test_bulk_scoring.py::test_deep_folders_and_many_clues_cannot_stop_the_workers",
+    "unit/test_multiclass.py::test_every_protocol_judges_labels[folds]",
     "unit/test_multiclass.py::test_every_protocol_judges_labels[holdout]",
     "unit/test_multiclass.py::test_thresholds_know_nothing_of_what_is_judged",
     "unit/test_tune.py::test_bad_constants_are_found_and_the_gain_is_confirmed",
+    *(f"browser/test_figure_pages.py::test_every_screen_shows_the_figures[{look}]"
+      for look in ("dark", "phone")),
+    *(f"browser/test_mail_pages.py::test_every_page_is_for_all_people_and_screens[{look}]"
+      for look in ("light", "dark")),
+    *(f"browser/test_tasks.py::test_a_task_takes_few_taps[desk-{task}]"
+      for task in ("release_one_of_fifty", "find_out_why_a_message_is_missing",
+                   "take_back_what_a_user_taught_yesterday", "make_a_sender_wanted",
+                   "see_whether_the_filter_got_better")),
     *(f"mail/test_authentication.py::test_sixty_forged_results_and_a_true_one[{place}]"
       for place in ("milter, rspamd", "milter in front of the verifiers",
                     "milter in front of rspamd", "after the queue, without a border",
-                    "after the queue, rspamd", "lmtp, rspamd",
+                    "after the queue, rspamd", "lmtp", "lmtp, rspamd",
                     "before the queue and the verifiers", "milter without a border",
-                    "border after the verifiers")),
+                    "rspamd without a border", "border after the verifiers")),
 })  # fmt: skip
-"""The longest tests with shorter siblings, as if they were marked `full`: a fifth of the time of
+"""The longest tests with shorter siblings, as if they were marked `full`: a quarter of the time of
 `scripts/test --slow`."""
 pytest_plugins = ["support.fixtures"]
 

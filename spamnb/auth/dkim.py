@@ -4,7 +4,8 @@
     await check(mail, signature, names, now) -> Signed(result, domain, ...)
 
 A signature is `pass` only if it covers the whole body: one with `l=` that leaves a part out is
-`policy`, because anyone may add to such a message. So is one by SHA-1 or by a key below 1,024 bits.
+`policy`, because other servers may add to such a message. So is one by SHA-1 or by a key below
+1,024 bits.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     questions = names.questions(until)             for one message, until a time of the loop
     await questions.ask("example.org", "TXT")      -> ("v=spf1 -all",); () if there is nothing
 
-The answer comes from whoever runs the name of a sender, so it is as hostile as the mail: its size,
+The answer comes from the name servers of the sender, so it is as hostile as the mail: its size,
 its number of values, the questions of one message and the questions that wait are all limited.
 Failure: `NameFault`, always within the time of the message. If several questions in a row got no
 answer at all, the servers are not asked for some seconds, so that a site without name servers

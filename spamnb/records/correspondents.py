@@ -4,14 +4,16 @@
     known.note("ann", ["bob@shop.example"], "1@site.example", now_us)   mail that ann sent
     known.relation("ann", "bob@shop.example", ["1@site.example"], now_us) -> "reply"
 
-    people   owner, address      when the owner wrote there last
-    sent     owner, Message-ID   when it was sent
-    owners   owner               how many rows of each table
+    people   owner, address              when the owner wrote there last
+    sent     owner, Message-ID, domain   when the message was sent to that domain
+    owners   owner                       how many rows of each table
 
 An owner is a person, or the whole site if persons are not enabled. Each part of a key is a hash by
-the key of the model, so the file names no address; whoever has the home and an address can still
-ask for it. Rows end after `KEPT_US`; an owner has at most `MOST` of each table, of which the oldest
-end first. A damaged file is replaced by an empty one: then people are known again as they write.
+the key of the model, so the file names no address; a program with the home and an address can still
+ask for it. An answer counts only from a domain that the message was sent to, because the
+Message-IDs of letters to mailing lists are public. Rows end after `KEPT_US`; an owner has at most
+`MOST` of each table, of which the oldest end first. A damaged file is replaced by an empty one:
+then people are known again as they write.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final, Literal
 
+from spamnb.mail.envelope import domain_of
 from spamnb.store.model_store import LmdbTable, release, share_or_renew
 
 FOLDER: Final = "correspondents"
@@ -62,7 +65,8 @@ class Correspondents:
         mine, rows = self._hash(owner), []
         for addresses, message_id, time_us in letters:
             rows += [(_PEOPLE, self._hash(one), time_us) for one in addresses[:MOST_OF_ONE]]
-            rows += [(_SENT, self._hash(message_id), time_us)] if message_id else []
+            domains = dict.fromkeys(map(domain_of, addresses[:MOST_OF_ONE])) if message_id else ()
+            rows += [(_SENT, self._sent(message_id, one), time_us) for one in domains]
 
         def run(tables: Tables) -> None:
             counts = _counts(tables, mine)
@@ -85,13 +89,13 @@ class Correspondents:
     def relation(
         self, owner: str, author: str, answered: Iterable[str], now_us: int
     ) -> Relation | None:
-        """How an owner knows an author, whose message answers these; None if nobody is known."""
+        """How an owner knows the author of an answer to these; None if the owner has no rows."""
         mine, least = self._hash(owner), now_us - KEPT_US
         with self._environment.read() as tables:
             if tables[_OWNERS].get(mine) is None:
                 return None
             for one in answered:
-                found = tables[_SENT].get(mine + self._hash(one))
+                found = tables[_SENT].get(mine + self._sent(one, domain_of(author)))
                 if found is not None and _time(found) > least:
                     return "reply"
             found = tables[_PEOPLE].get(mine + self._hash(author))
@@ -111,6 +115,9 @@ class Correspondents:
             return gone
 
         return self._environment.transact(run)
+
+    def _sent(self, message_id: str, domain: str) -> bytes:
+        return self._hash(f"{message_id}\0{domain}")
 
     def _hash(self, text: str) -> bytes:
         data = text.lower().encode("utf-8", "replace")

@@ -332,12 +332,17 @@ class Scanner:
             return
         head, sender = pending.raw[: pending.header_bytes], pending.request.envelope.sender
         message = SenderEvidence(head, local, sender, pending.raw)
-        if found := message.parts[0].results:  # another program of the site has checked it
-            self._add_results(pending, message, local, self._known(pending, message, found))
+        if message.parts[0].results:  # another program of the site has checked it
+            self._use_results(pending, message, local, "")
             self._start(pending)
             return
         then = partial(self._verified, pending, message, local)
-        pending.cancel = checker.start(pending.request, message, then)
+        started = attempt(partial(checker.start, pending.request, message, then))
+        if isinstance(started, Exception):
+            incident(self._deps.log, "auth", started)
+            self._start(pending)
+        else:
+            pending.cancel = started
 
     def _verified(
         self, pending: _PendingScan, message: SenderEvidence, local: LocalHosts, results: str
@@ -349,14 +354,25 @@ class Scanner:
         def start() -> None:
             if results:
                 self._count_check(results)
-                site = local.authserv_ids
-                found = read_results(f"{site[0]}; {results}".encode(), site) or []
-                known = self._known(pending, message, found)
-                every = "; ".join(filter(None, (results, known)))
-                self._add_results(pending, message, local, every)
+                self._use_results(pending, message, local, results)
             self._start(pending)
 
         self._guarded([pending], start)
+
+    def _use_results(
+        self, pending: _PendingScan, message: SenderEvidence, local: LocalHosts, own: str
+    ) -> None:
+        """Add results to a message that has others, or has these; after a fault it has none."""
+
+        def work() -> None:
+            site, found = local.authserv_ids, message.parts[0].results
+            if own:
+                found = read_results(f"{site[0]}; {own}".encode(), site) or []
+            known = self._known(pending, message, found)
+            self._add_results(pending, message, local, "; ".join(filter(None, (own, known))))
+
+        if isinstance(error := attempt(work), Exception):
+            incident(self._deps.log, "auth", error)
 
     def _add_results(
         self, pending: _PendingScan, message: SenderEvidence, local: LocalHosts, results: str

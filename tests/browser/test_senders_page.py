@@ -71,7 +71,7 @@ def test_the_file_of_the_lists_is_read_again(site, browser):
         page.get_by_text("2 senders are changed.").wait_for()
         assert page.locator("#notices .error").count() == 1
         opened.accessible()
-        file = page.context.request.get(f"{url}/senders/file").text()
+        file = page.context.request.get(f"{url}/senders/file", max_retries=3).text()
         assert file == "# site\nwanted partner.example\nunwanted x@y.example\n"
         page.get_by_role("button", name="Undo").click()
         page.get_by_text("No sender is listed.").wait_for()
@@ -99,7 +99,10 @@ def test_a_user_changes_no_list_of_others(site, browser):
             "kind": "person", "name": "alice",
         }  # fmt: skip
         sent = page.context.request.post(
-            f"{url}/senders", form=form, headers={"Sec-Fetch-Site": "same-origin"}
+            f"{url}/senders",
+            form=form,
+            headers={"Sec-Fetch-Site": "same-origin"},
+            max_retries=3,  # the server closes idle connections
         )
         assert sent.status == 400
     with window(browser, url) as opened:

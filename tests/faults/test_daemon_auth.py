@@ -236,7 +236,7 @@ def test_people_whom_one_writes_to_are_known(tmp_path):
             assert daemon.stop() == 0
         config_flags = ("--config", config)
         done = spamnb(home, *config_flags, "persons", "erase", "--yes", "bob")
-        assert "3 correspondents" in done.out, done.out + done.err
+        assert "4 correspondents" in done.out, done.out + done.err
 
 
 def test_sent_mail_is_read_from_folders(tmp_path):

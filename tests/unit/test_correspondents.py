@@ -50,7 +50,7 @@ def test_mail_of_programs_is_no_letter(field):
     assert letter_in(b"Auto-Submitted: no\r\n" + HEAD) is not None
 
 
-def test_mail_to_many_or_nobody_is_no_letter():
+def test_mail_to_many_or_to_none_is_no_letter():
     """Fifty recipients are still a letter."""
     many = [f"a{n}@x.example" for n in range(51)]
     assert letter_in(HEAD, many) is None
@@ -74,7 +74,8 @@ def test_relations_of_an_owner(known):
     assert known.relation("ann", "bob@shop.example", [], NOW) is None
     known.note("ann", ["bob@shop.example"], "1@site.example", NOW)
     assert known.relation("ann", "Bob@shop.example", [], NOW) == "correspondent"
-    assert known.relation("ann", "x@y.example", ["2@z", "1@site.example"], NOW) == "reply"
+    assert known.relation("ann", "x@shop.example", ["2@z", "1@site.example"], NOW) == "reply"
+    assert known.relation("ann", "x@y.example", ["1@site.example"], NOW) == "none"
     assert known.relation("ann", "x@y.example", ["2@z"], NOW) == "none"
     assert known.relation("ben", "bob@shop.example", ["1@site.example"], NOW) is None
 
