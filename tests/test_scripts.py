@@ -99,7 +99,8 @@ def run(name, arguments, **more):
 SLOW = {
     *("bench/instructions", "bench-smtp", "bench/console_flood", "bench/endpoints"),
     *("bench/evasion", "bench/fleet_hour", "bench/accuracy", "bench/console", "bench/prior"),
-    *("bench/worlds", "make-prior"),
+    *("bench/worlds", "make-prior", "bench/senders", "bench/decisions", "bench/fleet", "fuzz"),
+    "bench/threshold_attack",
 }
 """They take 40 to 120 s each on a busy machine (valgrind runs a program fifty times as long)."""
 

@@ -356,11 +356,15 @@ class Settings:
 
     @property
     def site(self) -> LocalHosts:
-        """The names of the site; with one for results, if this program writes them itself."""
+        """The names of the site; with one for results, if this program writes them itself.
+
+        No other program uses that name, so all fields under it that strangers send are forged.
+        """
         if self.local.authserv_ids or not self.auth.is_possible:
             return self.local
         name = self.serve.hostname or socket.gethostname()
-        return self.local._replace(authserv_ids=(name if _HOST.fullmatch(name) else "localhost",))
+        own = f"spamnb.{name}" if _HOST.fullmatch(name) else "spamnb.localhost"
+        return self.local._replace(authserv_ids=(own,))
 
 
 SECTIONS: dict[str, Callable[..., Any]] = {

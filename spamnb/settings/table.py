@@ -225,7 +225,7 @@ SERVING: tuple[Setting, ...] = (
         "Authentic mail of these authors, and answers, have features of their own."),
     Setting("auth.add_results", FLAG,
         "Add the results to the message as an Authentication-Results field under the first of "
-        "local.authserv_ids, by default the name of this machine. Other programs can read it, and "
+        "local.authserv_ids, by default spamnb.HOSTNAME. Other programs can read it, and "
         "a message has the same features when it is trained later."),
     Setting("rules.allow", TEXT,
         "File of clients, senders, domains and recipients: their mail is always delivered. One "

@@ -120,6 +120,24 @@ def test_a_stored_message_has_the_features_of_its_scan(tmp_path):
     assert "author shop.example not authentic" in words[1]
 
 
+def test_the_default_name_is_of_this_program_alone(tmp_path):
+    """Without local.authserv_ids the fields of other servers stay; one under its name does not."""
+    with name_server(ZONE) as server:
+        home = tmp_path / "home"
+        assert spamnb(home, "train", HAM, SPAM).code == 0
+        more = MORE.format(resolver=server.address, wait_s=2.0)
+        more = more.replace(f'authserv_ids = ["{SITE}"]', "")
+        config = settings_in(tmp_path, more=more, serve='hostname = "mx.example.org"')
+        with serve(tmp_path, config=config, env=CHECKED).ready() as daemon:
+            daemon.wait_for("senders are checked")
+            other = b"Authentication-Results: mx.example.org; dkim=pass header.d=bank.example\r\n"
+            forged = other.replace(b"mx.", b"spamnb.mx.")
+            found = results(sent(daemon, tmp_path, forged + other + raw_of(7)))
+            assert [one.partition(";")[0] for one in found] == ["spamnb.mx.example.org", SITE]
+            assert "bank" not in found[0]
+            assert daemon.stop() == 0
+
+
 def test_a_wanted_sender_is_one_who_is_authentic(tmp_path):
     """No other verifier is needed; the same address without proof stays what the model says."""
     spam = min((SAMPLE / "spam").iterdir()).read_bytes()
