@@ -125,7 +125,7 @@ def remove(
 @JSON
 @pass_session
 def seen(session: CliSession, days: int, limit: int, as_json: bool) -> None:
-    """List the domains of authors in the history, those with most messages first.
+    """List the domains of authors in the newest 20,000 verdicts, those with most messages first.
 
     Columns: domain, messages, of these filed as junk, authenticated (SPF or DKIM passed for the
     domain) of those that were checked, first and last message. Mail of the site's own users is not

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from spamnb.engine.mailboxes import MailSource
     from spamnb.engine.values import Source
     from spamnb.lab.decisions import Expectation
+    from spamnb.mail.headers import Fields
     from spamnb.model.events import Recipe
 
 SHOWN_UNREADABLE = 10
@@ -138,6 +139,8 @@ def train(
 def _learn_sent(session: CliSession, sent: tuple[str, ...], person: str, *, as_json: bool) -> None:
     """Remember whom a person writes to, by sent mail; without persons, whom the site writes to."""
     from spamnb.engine.mailboxes import Unreadable, read_unit, spans
+    from spamnb.mail.envelope import LocalHosts
+    from spamnb.mail.message import parted
     from spamnb.policy.letters import letter_in
     from spamnb.policy.recipients import named_person
     from spamnb.records.correspondents import Correspondents
@@ -154,11 +157,12 @@ def _learn_sent(session: CliSession, sent: tuple[str, ...], person: str, *, as_j
     with progress_bar("reading") as bar:
         for number, unit in enumerate(units, 1):
             found = read_unit(unit)
-            letter = None if isinstance(found, Unreadable) else letter_in(_head_of(found.raw))
-            if letter is None or isinstance(found, Unreadable):
+            raw = b"" if isinstance(found, Unreadable) else found.raw
+            fields = parted(raw, LocalHosts(), set())[0].fields
+            if (letter := letter_in(fields)) is None:
                 skipped += 1
             else:
-                letters.append((letter.addresses, letter.message_id, _sent_us(found.raw, now)))
+                letters.append((letter.addresses, letter.message_id, _sent_us(fields, now)))
             if bar:
                 bar(number, len(units), "")
     with closing(Correspondents(session.home, secret)) as known:
@@ -170,21 +174,13 @@ def _learn_sent(session: CliSession, sent: tuple[str, ...], person: str, *, as_j
         say(f"{len(units)} messages: {people} correspondents, {skipped} messages are no letters")
 
 
-def _head_of(raw: bytes) -> bytes:
-    from spamnb.policy.headers import header_end
-
-    end = header_end(raw)
-    return raw if end < 0 else raw[:end]
-
-
-def _sent_us(raw: bytes, now_us: int) -> int:
+def _sent_us(fields: Fields, now_us: int) -> int:
     """When a message was sent, by its Date; now if it has none that can be."""
     from email.utils import parsedate_to_datetime
 
-    from spamnb.mail.headers import shown_field
-
+    dates = (value.decode("latin-1") for name, value in fields if name == b"date")
     try:
-        sent = parsedate_to_datetime(shown_field(_head_of(raw), b"date")).timestamp()
+        sent = parsedate_to_datetime(next(dates, "")).timestamp()
     except (ValueError, OverflowError, TypeError):
         return now_us
     return min(max(0, int(sent * 1e6)), now_us)

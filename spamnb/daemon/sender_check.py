@@ -21,7 +21,7 @@ from spamnb.model.tokens import hop_lines, hops_in
 from spamnb.policy.senders import SenderEvidence
 from spamnb.scan.values import ScanRequest
 from spamnb.settings.schema import AuthSettings
-from spamnb.telemetry import Log
+from spamnb.telemetry import Log, incident
 
 TRY_AGAIN_S: Final = 60.0
 _PRIVATE: Final = tuple(
@@ -70,7 +70,9 @@ class SenderCheck:
         while True:
             try:
                 found = await self.find()
-            except UserError as error:
+            except Exception as error:  # noqa: BLE001 - the boundary of a task
+                if not isinstance(error, UserError):
+                    incident(self._log, "auth", error)
                 self._log({"event": "senders are not checked", "error": str(error)})
                 return
             if found:

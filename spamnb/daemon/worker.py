@@ -652,6 +652,8 @@ class ScannerFactory:
         self._session = self._new_session(settings)
         self._settings = settings
         self._senders = self._new_check(settings)
+        self._closing: asyncio.Task[None] | None = None
+        """the end of the check by earlier settings: the loop has only a weak reference"""
         self._load(settings)
 
     def _new_check(self, settings: Settings) -> SenderCheck:
@@ -671,7 +673,7 @@ class ScannerFactory:
         self._deps.loop.call_later(_LAST_SCANS_S, old.close)
         self._pool.apply_settings(settings)
         if settings.auth != old_settings.auth:
-            self._deps.loop.create_task(self._senders.close())
+            self._closing = self._deps.loop.create_task(self._senders.close())
             self._senders = self._new_check(settings)
         self._load(settings)
 

@@ -392,21 +392,34 @@ def identity_lines(headers: Iterable[tuple[bytes, bytes]], author: HeaderAddress
         _RELATIONS[relation] for value in values for relation in _KNOWN_AUTHOR.findall(value)[:1]
     ]
     found = [
-        (method, result, registered(domain.lower()))
+        (method, result, domain.lower())
         for value in values
         for method, result, domain in _RESULT.findall(value)[:RESULTS_READ]
     ]
     if not found:
         return listed
-    passed = {one for method, result, one in found if result == b"pass" and method != b"dmarc"}
-    others = sorted(passed - {b"", author.domain})
-    proven = b"authentic" if author.domain in passed else b"not authentic"
+    passed = {(method == b"dmarc", one) for method, result, one in found if result == b"pass"}
+    is_proven = any(_speaks_for(author.host, one, is_dmarc) for is_dmarc, one in passed)
+    signers = {registered(one) for is_dmarc, one in passed if one and not is_dmarc}
+    others = sorted(signers - {author.domain} if is_proven else signers)
+    proven = b"authentic" if is_proven else b"not authentic"
     lines = [b"author " + proven]
     if author.domain:
         lines.append(b"author " + author.domain + b" " + proven)
-    if others and author.domain not in passed:
+    if others and not is_proven:
         lines.append(b"authentic for another domain")
     return [*lines, *(b"authentic for " + one for one in others), *listed]
+
+
+def _speaks_for(author: bytes, passed: bytes, is_dmarc: bool) -> bool:  # noqa: FBT001
+    """Whether a pass for a domain proves an author's host.
+
+    DMARC, which knows the public suffixes, proves the host that it names. Without it one host must
+    be within the other: two domains below co.uk have the same last two labels.
+    """
+    if author == passed or is_dmarc or b"." not in passed or b"." not in author:
+        return author == passed
+    return author.endswith(b"." + passed) or passed.endswith(b"." + author)
 
 
 def sender_lines(

@@ -1,7 +1,9 @@
 """Letters: mail of the site's own users that says whom they know, and answers to it. Pure.
 
-    letter_in(head, recipients) -> Letter(addresses, message_id), or None
-    answered_in(head)           -> Message-IDs in In-Reply-To and References
+    letter_in(fields, recipients) -> Letter(addresses, message_id), or None
+    answered_in(fields)           -> Message-IDs in In-Reply-To and References
+
+`fields` are those of a header block: names in lower case, unfolded values.
 
 Mail that a program sent is no letter: an answer by itself would make a correspondent of every
 stranger, and a mailing list of every reader.
@@ -14,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from spamnb.mail.envelope import address_of
+from spamnb.mail.headers import Fields
 from spamnb.mail.message import bare_id
 from spamnb.policy.senders import addresses_in
 
@@ -21,10 +24,6 @@ MOST_RECIPIENTS: Final = 50
 """of a letter; a message to more is for an audience"""
 MOST_ANSWERED: Final = 12
 """Message-IDs that are looked up: the newest of References"""
-_FIELD = re.compile(
-    rb"(?im)^(auto-submitted|precedence|list-id|list-unsubscribe|x-auto-response-suppress|feedback-id"
-    rb"|message-id|in-reply-to|references|to|cc|bcc)[ \t]*:((?:[^\n]*\n[ \t])*[^\n]*)"
-)
 _ID = re.compile(rb"<([^<>\s]{1,998})>")
 _BY_PROGRAM: Final = frozenset((b"list-id", b"list-unsubscribe", b"feedback-id"))
 _TO: Final = frozenset((b"to", b"cc", b"bcc"))
@@ -37,12 +36,11 @@ class Letter(NamedTuple):
     message_id: str
 
 
-def letter_in(head: bytes, recipients: Iterable[str] | None = None) -> Letter | None:
-    """The letter with this header; without recipients of an envelope it is to To, Cc and Bcc.
+def letter_in(fields: Fields, recipients: Iterable[str] | None = None) -> Letter | None:
+    """The letter with these fields; without recipients of an envelope it is to To, Cc and Bcc.
 
     None for mail of programs, for bulk mail, and for mail without recipients or to many.
     """
-    fields = _fields_of(head)
     if any(_is_by_program(name, value) for name, value in fields):
         return None
     named = recipients
@@ -55,9 +53,8 @@ def letter_in(head: bytes, recipients: Iterable[str] | None = None) -> Letter | 
     return Letter(addresses, bare_id(next(ids, b"").decode("latin-1").strip()))
 
 
-def answered_in(head: bytes) -> Sequence[str]:
+def answered_in(fields: Fields) -> Sequence[str]:
     """The messages that this one answers, the last one first."""
-    fields = _fields_of(head)
     found = [
         one.decode("latin-1")
         for wanted in (b"references", b"in-reply-to")
@@ -66,11 +63,6 @@ def answered_in(head: bytes) -> Sequence[str]:
         for one in _ID.findall(value[-16_384:])
     ]
     return list(dict.fromkeys(reversed(found)))[:MOST_ANSWERED]
-
-
-def _fields_of(head: bytes) -> list[tuple[bytes, bytes]]:
-    text = head.replace(b"\r\n", b"\n")
-    return [(name.lower(), b" ".join(value.split())) for name, value in _FIELD.findall(text)]
 
 
 def _is_by_program(name: bytes, value: bytes) -> bool:

@@ -11,7 +11,7 @@
 An owner is a person, or the whole site if persons are not enabled. Each part of a key is a hash by
 the key of the model, so the file names no address; a program with the home and an address can still
 ask for it. An answer counts only from a domain that the message was sent to, because the
-Message-IDs of letters to mailing lists are public. Rows end after `KEPT_US`; an owner has at most
+Message-IDs of letters to mailing lists are public. Rows count for `KEPT_US`; an owner has at most
 `MOST` of each table, of which the oldest end first. A damaged file is replaced by an empty one:
 then people are known again as they write.
 """
@@ -31,8 +31,6 @@ KEPT_US: Final = 400 * 86_400 * 1_000_000
 MOST: Final = 4_000
 """rows of one owner in each table"""
 MOST_OWNERS: Final = 100_000
-MOST_OF_ONE: Final = 50
-"""recipients of one message that become correspondents: a mail to more is no letter"""
 _HASH_BYTES: Final = 8
 _PURPOSE: Final = b"correspondents"
 _TIME_BYTES: Final = 8
@@ -54,9 +52,7 @@ class Correspondents:
         """Close the files."""
         release(self._environment)
 
-    def note(
-        self, owner: str, addresses: Sequence[str], message_id: str, now_us: int
-    ) -> None:  # fmt: skip
+    def note(self, owner: str, addresses: Sequence[str], message_id: str, now_us: int) -> None:
         """Note a message that an owner sent to these addresses."""
         self.note_all(owner, [(addresses, message_id, now_us)])
 
@@ -64,8 +60,8 @@ class Correspondents:
         """Note many messages at once: addresses, Message-ID and time of each."""
         mine, rows = self._hash(owner), []
         for addresses, message_id, time_us in letters:
-            rows += [(_PEOPLE, self._hash(one), time_us) for one in addresses[:MOST_OF_ONE]]
-            domains = dict.fromkeys(map(domain_of, addresses[:MOST_OF_ONE])) if message_id else ()
+            rows += [(_PEOPLE, self._hash(one), time_us) for one in addresses]
+            domains = dict.fromkeys(map(domain_of, addresses)) if message_id else ()
             rows += [(_SENT, self._sent(message_id, one), time_us) for one in domains]
 
         def run(tables: Tables) -> None:

@@ -269,6 +269,7 @@ class ModelSession:
         self._next_try = 0.0
         self._history_next = 0.0
         self._correspondents: Correspondents | None = None
+        self._correspondents_next = 0.0
 
     def scan(
         self,
@@ -338,10 +339,12 @@ class ModelSession:
 
     def correspondents(self) -> Correspondents | None:
         """Whom the site's users write to; None if that is not remembered, or cannot be read."""
-        if self.plan.correspondents and self._correspondents is None:
+        is_due = self.plan.correspondents and self._clock() >= self._correspondents_next
+        if is_due and self._correspondents is None:
             found = attempt(self._open_correspondents)
             if isinstance(found, Exception):
                 incident(self._log, "correspondents", found)
+                self._correspondents_next = self._clock() + _MAX_PAUSE_S
                 return None
             self._correspondents = found
         return self._correspondents

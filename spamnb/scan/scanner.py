@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from spamnb.errors import StoreFullError
 from spamnb.mail.envelope import LocalDomains, LocalHosts, address_of, domain_of, network_of
+from spamnb.mail.message import parted
 from spamnb.mail.results import Result, passed_domains, read_results, results_shown
 from spamnb.model.costs import DECISIONS, Decision
 from spamnb.policy.actions import MAIL_ACTIONS, ActionPolicy, Fallbacks, MailAction
@@ -384,8 +385,9 @@ class Scanner:
             pending.raw, pending.header_bytes, message.parts, local, results
         )
         checker = self._deps.senders
+        adds = checker is not None and checker.adds_fields
         pending.is_checked = True
-        pending.results = fields if checker is not None and checker.adds_fields else ()
+        pending.results = fields if adds else statement_fields(message.statement)
 
     def _known(self, pending: _PendingScan, message: SenderEvidence, results: list[Result]) -> str:
         """How all recipients know the author, as a result; empty if the author is not authentic.
@@ -397,7 +399,7 @@ class Scanner:
         if known is None or not any(aligned(domain, one) for one in passed_domains(results)):
             return ""
         author, now = address_of(message.author, ""), now_us()
-        answered = answered_in(pending.raw[: pending.header_bytes])
+        answered = answered_in(message.parts[0].fields)
         owners = {self._session.owner_of(one) for one in envelope.recipients}
         found = [
             known.relation(owner, author, answered, now) if owner is not None else None
@@ -413,7 +415,8 @@ class Scanner:
         owner = self._session.owner_of(envelope.sender) if envelope.sender else None
         if known is None or owner is None:
             return
-        letter = letter_in(pending.raw[: pending.header_bytes], envelope.recipients)
+        block, _ = parted(pending.raw, self._session.local, set())
+        letter = letter_in(block.fields, envelope.recipients)
         if letter is None:
             return
         log = self._deps.log

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spamnb.mail.envelope import LocalHosts
+from spamnb.mail.message import parted
 from spamnb.policy.letters import MOST_ANSWERED, answered_in, letter_in
 from spamnb.records.correspondents import KEPT_US, MOST, Correspondents
 
@@ -16,6 +18,18 @@ HEAD = (
 )
 
 
+def fields_of(head):
+    return parted(head, LocalHosts(), set())[0].fields
+
+
+def letter(head, recipients=None):
+    return letter_in(fields_of(head), recipients)
+
+
+def answered(head):
+    return answered_in(fields_of(head))
+
+
 @pytest.fixture
 def known(tmp_path):
     found = Correspondents(tmp_path, SECRET)
@@ -25,9 +39,9 @@ def known(tmp_path):
 
 def test_a_letter_names_recipients_and_itself():
     """By the envelope, or without one by To, Cc and Bcc; each address once, in one form."""
-    letter = letter_in(HEAD, ["Bob@SHOP.example", "bob@shop.example"])
-    assert letter == (("bob@shop.example",), "1@site.example")
-    assert letter_in(HEAD).addresses == (
+    found = letter(HEAD, ["Bob@SHOP.example", "bob@shop.example"])
+    assert found == (("bob@shop.example",), "1@site.example")
+    assert letter(HEAD).addresses == (
         "bob@shop.example",
         "carol@post.example",
         "dave@post.example",
@@ -46,27 +60,27 @@ def test_a_letter_names_recipients_and_itself():
 )
 def test_mail_of_programs_is_no_letter(field):
     """An automatic answer to a stranger makes no correspondent."""
-    assert letter_in(field + b"\r\n" + HEAD) is None
-    assert letter_in(b"Auto-Submitted: no\r\n" + HEAD) is not None
+    assert letter(field + b"\r\n" + HEAD) is None
+    assert letter(b"Auto-Submitted: no\r\n" + HEAD) is not None
 
 
 def test_mail_to_many_or_to_none_is_no_letter():
     """Fifty recipients are still a letter."""
     many = [f"a{n}@x.example" for n in range(51)]
-    assert letter_in(HEAD, many) is None
-    assert letter_in(HEAD, many[:50]) is not None
-    assert letter_in(HEAD, []) is None
-    assert letter_in(b"Subject: x\r\n\r\n") is None
+    assert letter(HEAD, many) is None
+    assert letter(HEAD, many[:50]) is not None
+    assert letter(HEAD, []) is None
+    assert letter(b"Subject: x\r\n\r\n") is None
 
 
 def test_what_a_message_answers():
     """In-Reply-To first, then References from the end; a bounded number."""
     ids = b" ".join(b"<%d@x.example>" % number for number in range(40))
     head = b"References: " + ids + b"\r\nIn-Reply-To: <a@site.example>\r\n\r\n"
-    found = answered_in(head)
+    found = answered(head)
     assert found[:2] == ["a@site.example", "39@x.example"]
     assert len(found) == MOST_ANSWERED
-    assert answered_in(b"References:" + b"<" * 70_000 + b"\r\n\r\n") == []
+    assert answered(b"References:" + b"<" * 70_000 + b"\r\n\r\n") == []
 
 
 def test_relations_of_an_owner(known):
@@ -130,5 +144,5 @@ def test_a_damaged_file_is_replaced(tmp_path):
 @given(st.binary(max_size=400))
 def test_any_header_is_read(head):
     """Nothing raises."""
-    letter_in(head)
-    answered_in(b"References: " + head)
+    letter(head)
+    answered(b"References: " + head)

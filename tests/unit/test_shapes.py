@@ -291,7 +291,7 @@ def test_a_location_of_shapes_is_known_to_users():
         ("", []),
         ("dkim=none; spf=none", ["author not authentic", "author shop.example not authentic"]),
         (
-            "spf=pass smtp.mailfrom=x@mail.shop.example; dmarc=fail header.from=shop.example",
+            "spf=pass smtp.mailfrom=x@shop.example; dmarc=fail header.from=shop.example",
             ["author authentic", "author shop.example authentic"],
         ),
         (
@@ -322,3 +322,25 @@ def test_identity_of_the_author(results, wanted):
     lines = b"\n".join(found).decode().split("\n") if found else []
     assert lines[: len(wanted)] == wanted
     assert bool(lines) == bool(results)
+
+
+@pytest.mark.parametrize(
+    ("author", "results", "is_authentic"),
+    [
+        ("bank.co.uk", "dkim=pass header.d=evil.co.uk", False),
+        ("bank.co.uk", "dkim=pass header.d=bank.co.uk", True),
+        ("bank.co.uk", "spf=pass smtp.mailfrom=news.bank.co.uk", True),
+        ("bank.co.uk", "dkim=pass header.d=uk", False),
+        ("a.bank.co.uk", "dkim=pass header.d=b.bank.co.uk", False),
+        ("a.bank.co.uk", "dkim=pass header.d=b.bank.co.uk; dmarc=pass header.from=a.bank.co.uk",
+         True),
+        ("bank.co.uk", "dmarc=pass header.from=evil.co.uk", False),
+    ],
+)  # fmt: skip
+def test_a_neighbour_below_a_public_suffix_proves_nothing(author, results, is_authentic):
+    """The last two labels of two organisations may be the same."""
+    field = f"Authentication-Results: mx.example.org; {results}\n"
+    raw = f"{field}Received: from a by mx.example.org; now\nFrom: x@{author}\n\ntext\n".encode()
+    local = LocalHosts(("mx.example.org",), ("mx.example.org",))
+    (lines,) = (text for at, _, text in fields(read(raw, local)) if at is TokenLocation.IDENTITY)
+    assert (b"author authentic" in lines.split(b"\n")) == is_authentic
