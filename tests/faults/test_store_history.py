@@ -159,7 +159,10 @@ class TestBounds:
             for first in range(1, 2000, 50):
                 history.add(entry(n) for n in range(first, first + 50))
             assert recent(history, 1)[0].signature == entry(2000).signature
-            assert (tmp_path / "h" / "data.mdb").stat().st_size <= 1_000_000
+            assert 50 < history.count() < 500
+            # The limit counts used pages; how many free ones the file has beside them depends on
+            # when the flusher's thread moves entries: .73 to 1.2 MB were seen on a busy machine.
+            assert (tmp_path / "h" / "data.mdb").stat().st_size <= 2_000_000
 
     def test_one_entry_too_large_is_reported(self, tmp_path):
         """An entry that does not fit into an empty history is an error."""
