@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import IntEnum, unique
 from functools import lru_cache
 from itertools import islice, pairwise, product
@@ -183,6 +184,14 @@ class Hop(NamedTuple):
 _DELIMITERS = bytes.maketrans(b'<>"\t', b"    ")
 _HOP = re.compile(rb"from (\S{1,255})(?: \((\S{1,255})? ?\[([0-9A-Fa-f.:IPv]{1,60})\])?")
 _NAME_WORD = re.compile(rb"[a-z\x80-\xff]{3,}")
+_NAMED_HOST = re.compile(rb"(?<![a-z0-9@.-])((?:[a-z0-9-]{1,63}\.){1,8}[a-z]{2,12})(?![a-z0-9.-])")
+LABEL_COMPARED = 4
+"""Bytes of a label that is looked for in other hosts; a shorter one is in many by chance."""
+HOSTS_COMPARED = 20
+"""Hosts of links that are compared with those of sender and recipient."""
+_LABELS = 3
+_LOOKALIKES = str.maketrans("01345аеорсухіјѕԁԛԝһοανρı", "oleasaeopcyxijsdqwhoavpi", "-")
+"""digits, Cyrillic and Greek letters that look like the Latin ones; hyphens are left out"""
 _REPEATED = re.compile(rb"(?<=a)a+|(?<=A)A+|(?<=9)9+")
 _CASE = bytes.maketrans(_LETTERS + _DIGITS, b"a" * 26 + b"A" * 26 + b"9" * 10)
 _BUT_SIGNS = bytes(symbol for symbol in range(256) if symbol not in b"\n!$<")
@@ -222,7 +231,7 @@ def shape_fields(
         (TokenLocation.AGREEMENT, b"", agreement(first, author, hops, domains)),
         (TokenLocation.SENDER, b"", sender_lines(author, to, subject, begin)),
         (TokenLocation.ADDRESS_PART, b"", address_parts(author)),
-        (TokenLocation.LINK_SHAPE, b"", link_lines(hosts, domains, author.domain)),
+        (TokenLocation.LINK_SHAPE, b"", link_lines(hosts, domains, author, to)),
         (TokenLocation.LINK_SHAPE, b"host", hosts),
         (TokenLocation.LINK_SHAPE, b"path", paths),
         (TokenLocation.STYLE, b"", style(text)),
@@ -438,10 +447,59 @@ def sender_lines(
             _fact(b"name-l", named(author.local)),
             _fact(b"domain", author.domain.partition(b".")[0] in subject),
         )
+        if any(registered(one) != author.domain for one in _NAMED_HOST.findall(author.name)):
+            found.append(b"name has another domain")
     if recipient.host:
         found.append(_fact(b"rcpt", recipient.local in text))
         found.append(_fact(b"to", recipient.domain == author.domain))
+        if like := likeness(author.host, recipient.host):
+            found.append(b"sender " + like)
     return found
+
+
+@lru_cache(maxsize=4096)
+def main_label(host: bytes) -> bytes:
+    """The label of a host that says whose it is: acme of www.acme.com and of mail.acme.co.uk."""
+    labels = host.rstrip(b".").split(b".")[-3:]
+    if len(labels) == _LABELS and len(labels[1]) < LABEL_COMPARED <= len(labels[0]):
+        return labels[0]
+    return labels[-2] if len(labels) > 1 else b""
+
+
+@lru_cache(maxsize=4096)
+def likeness(host: bytes, other: bytes) -> bytes:
+    """How a host looks like that of another organisation; empty if it does not."""
+    own = main_label(other)
+    if len(own) <= LABEL_COMPARED or registered(host) == registered(other):
+        return b""
+    label = main_label(host)
+    if label == own:
+        return b"top"
+    if own in host:
+        return b"within"
+    # One changed letter leaves the first or the last as it was; most labels are told apart so.
+    may_be_near = label[:1] == own[:1] or label[-1:] == own[-1:] or label.startswith(b"xn--")
+    return b"near" if may_be_near and _is_near(skeleton(label), skeleton(own)) else b""
+
+
+def skeleton(label: bytes) -> str:
+    """A label with one letter for all that look alike: paypal of paypa1 and of xn--pypal-4ve."""
+    text = label.decode("utf-8", "replace")
+    if label.startswith(b"xn--"):
+        with suppress(UnicodeError):
+            text = label[4:].decode("punycode")
+    return text.translate(_LOOKALIKES).replace("rn", "m").replace("vv", "w")
+
+
+def _is_near(one: str, other: str) -> bool:
+    """Whether at most one letter is added, left out, replaced, or exchanged with its neighbour."""
+    if abs(len(one) - len(other)) > 1:
+        return False
+    letters = enumerate(zip(one, other, strict=False))
+    at = next((n for n, (a, b) in letters if a != b), min(len(one), len(other)))
+    one, other = one[at:], other[at:]
+    exchanged = one[1:2] + one[:1] + one[2:]
+    return other in (one, one[1:], exchanged) or one == other[1:] or one[1:] == other[1:]
 
 
 def address_parts(author: HeaderAddress) -> list[bytes]:
@@ -461,16 +519,34 @@ def hosts_and_paths(targets: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]
     return hosts, [path[:PATH_READ] for _, _, path in parts]
 
 
-def link_lines(hosts: Iterable[bytes], domains: Sequence[bytes], author: bytes) -> list[bytes]:
-    """Facts about the hosts of links, given their registered domains and the author's."""
+def link_lines(
+    hosts: Iterable[bytes],
+    domains: Sequence[bytes],
+    author: HeaderAddress,
+    recipient: HeaderAddress,
+) -> list[bytes]:
+    """Facts about the hosts of links, given their registered domains; whom they imitate."""
     distinct = dict.fromkeys(hosts)
     found = [b"dots %d" % host.count(b".") for host in distinct]
     if any(host.replace(b".", b"").isdigit() for host in distinct):
         found.append(b"address")
     found.append(b"sites %d" % min(len(set(domains)), 9))
-    if domains:
-        found.append(b"own" if author in domains else b"foreign")
-    return found
+    if not domains:
+        return found
+    found.append(b"own" if author.domain in domains else b"foreign")
+    if not author.host:
+        return found
+    words, own = _NAME_WORD.findall(author.name)[:NAME_WORDS], main_label(author.host)
+    others = [host for host in distinct if registered(host) != author.domain][:HOSTS_COMPARED]
+    labels = b" ".join(map(main_label, distinct))
+    imitated = {b"link of " + likeness(host, author.host) for host in others}
+    imitated |= {b"link " + likeness(host, recipient.host) for host in others}
+    return [
+        *found,
+        _fact(b"name-k", any(map(labels.__contains__, words))),
+        _fact(b"own-k", len(own) >= LABEL_COMPARED and any(own in host for host in others)),
+        *sorted(imitated - {b"link of ", b"link "}),
+    ]
 
 
 def style(text: bytes) -> list[bytes]:
@@ -775,6 +851,8 @@ _SOUGHT = {
     b"name-t": "display name {} text",
     b"domain": "sender domain {} subject",
     b"rcpt": "recipient {} text",
+    b"name-k": "display name {} link domains",
+    b"own-k": "name of sender domain {} other link domains",
     b"id-hop": "Message-ID domain {} hops",
     b"url-hop": "commonest link domain {} hops",
 }
@@ -901,6 +979,20 @@ _FACTS |= {
     b"own": "link domain = sender domain",
     b"foreign": "all link domains differ from sender domain",
     b"address": "link to an IP address",
+    b"name has another domain": "another domain in the display name",
+}
+_FACTS |= {
+    kind + b" " + like: f"{who} {how} {whose}"
+    for kind, who, whose in (
+        (b"sender", "sender domain", "the recipient's"),
+        (b"link", "link domain", "the recipient's"),
+        (b"link of", "link domain", "the sender's"),
+    )
+    for like, how in (
+        (b"near", "differs by a letter from"),
+        (b"within", "has the name of"),
+        (b"top", "differs by its end from"),
+    )
 }
 _CODED = frozenset(
     {

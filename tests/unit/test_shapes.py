@@ -132,6 +132,58 @@ def test_a_look_alike_differs_from_the_sender_it_imitates():
     assert ("agreement", "sender domain in no hop") in found
 
 
+def mail_with(author, link, recipient="ann@brightwell.example"):
+    return (
+        f"From: {author}\nTo: {recipient}\nSubject: x\n\n<html><a href='https://{link}/x'>x</a>"
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    ("author", "link", "clue"),
+    [
+        ("desk@brightwel1.com", "x.example", "sender domain differs by a letter from {r}"),
+        ("desk@brightwe11.com", "x.example", "sender domain differs by a letter from {r}"),
+        ("desk@brihgtwell.com", "x.example", "sender domain differs by a letter from {r}"),
+        ("desk@brightwells.com", "x.example", "sender domain has the name of {r}"),
+        ("desk@bri-ghtwell.com", "x.example", "sender domain differs by a letter from {r}"),
+        ("desk@xn--brghtwell-w9h.com", "x.example", "sender domain differs by a letter from {r}"),
+        ("desk@brightwell-pay.com", "x.example", "sender domain has the name of {r}"),
+        ("desk@mail.brightwell.co.uk", "x.example", "sender domain differs by its end from {r}"),
+        ("a@shop.example", "brightwell.evil.test", "link domain has the name of {r}"),
+        ("a@shop.example", "brlghtwell.test", "link domain differs by a letter from {r}"),
+        ("a@plumshop.example", "login.p1umshop.test", "link domain differs by a letter from {s}"),
+        ("a@plumshop.example", "plumshop.evil.test", "link domain has the name of {s}"),
+        ("a@plumshop.example", "plumshop.test", "link domain differs by its end from {s}"),
+        ("a@plumshop.example", "p.test", "name of sender domain not in other link domains"),
+        ("a@plumshop.example", "e-plumshop.test", "name of sender domain in other link domains"),
+        ("Plum Shop <a@b.example>", "www.plum.co.uk", "display name in link domains"),
+        ("Plum Shop <a@b.example>", "evil.test", "display name not in link domains"),
+        ("plumshop.example <a@evil.test>", "x.test", "another domain in the display name"),
+    ],
+)
+def test_a_name_that_imitates_another_is_a_clue(author, link, clue):
+    """The sender like the recipient, a link like either of them, a name like no link."""
+    clue = clue.format(r="the recipient's", s="the sender's")
+    assert clue in {text for _, text in shapes(mail_with(author, link))}
+
+
+@pytest.mark.parametrize(
+    ("author", "link"),
+    [
+        ("a@mail.brightwell.example", "www.brightwell.example"),
+        ("a@lightwell.example", "lightwell.example"),
+        ("a@plum.example", "plumshop.example"),
+        ("a@example", "example"),
+        ("a@xn--\ufffd\ufffd.example", "xn--.example"),
+    ],
+)
+def test_other_names_imitate_nothing(author, link):
+    """Hosts of one organisation, names that differ by two letters, and short ones."""
+    texts = {text for _, text in shapes(mail_with(author, link))}
+    assert not [one for one in texts if "by a letter" in one or "the name of" in one]
+    assert not [one for one in texts if "by its end" in one or "another domain" in one]
+
+
 ADDED = (
     b"Return-Path: <x@y.example>\n",
     b"Delivered-To: ben@b.example\n",
@@ -262,7 +314,12 @@ def test_links_hops_and_names_are_read_to_a_bound():
 
 def test_every_code_has_a_sentence():
     """No clue shows a code of this program."""
-    raws = (MAIL, b"\nx\n", HEAD.replace(b"(mail.a.example [192.0.2.1])", b"") + b"\nx\n")
+    raws = (
+        MAIL,
+        mail_with("a@b.example", "b.example"),
+        b"\nx\n",
+        HEAD.replace(b"(mail.a.example [192.0.2.1])", b"") + b"\nx\n",
+    )
     places = ("agreement", "sender", "style")
     texts = [text for raw in raws for place, text in shapes(raw) if place in places]
     assert texts
