@@ -18,6 +18,7 @@ from spamnb.cli.session import CliSession, pass_session, teacher
 from spamnb.errors import SpamnbError, UserError
 
 if TYPE_CHECKING:
+    from spamnb.daemon.sender_check import MailboxCheck
     from spamnb.feedback.values import Answer, Feedback
     from spamnb.imap.client import StopSignal
     from spamnb.imap.sync import AccountReader, ImapPlan, ImapReport, MailboxModel
@@ -51,11 +52,13 @@ def imap(
     as spam, one that the user takes out of it as ham. No message is ever changed or deleted. While
     a daemon runs with these settings, it reads the mailboxes itself.
     """
+    from spamnb.daemon.sender_check import MailboxCheck
     from spamnb.imap.client import StopSignal
     from spamnb.imap.sync import AccountReader, ImapPlan, ImapPorts
 
     accounts = _accounts(session, names)
-    model = _model(session)
+    check = MailboxCheck(session.settings.auth, session.log)
+    model = _model(session, check)
     target = _TeachTarget(session, model, as_json=as_json)
     ports = ImapPorts(model.judge, model.label_of, target.teach, target.report)
     plan = ImapPlan(session.home, ports, target.trouble, lambda _: None, existing)
@@ -68,6 +71,7 @@ def imap(
             _read_until_stopped(accounts, plan, stop)
     finally:
         model.close()
+        check.close()
         stop.close()
 
 
@@ -122,14 +126,15 @@ def _accounts(session: CliSession, names: tuple[str, ...]) -> dict[str, ImapPara
     return {name: found[name] for name in names or found}
 
 
-def _model(session: CliSession) -> MailboxModel:
+def _model(session: CliSession, check: MailboxCheck) -> MailboxModel:
     from spamnb.daemon.configure import plan_of
     from spamnb.imap.sync import MailboxModel
     from spamnb.scan.judge import ModelSession
 
     session.open(readonly=True).close()  # a missing or damaged model is an error of the command
     judge = ModelSession(plan_of(session.settings, session.home, session.persons), log=session.log)
-    return MailboxModel(judge, lambda: session.open(readonly=True), session.model_config().teaching)
+    rules = session.model_config().teaching
+    return MailboxModel(judge, lambda: session.open(readonly=True), rules, check.checked)
 
 
 class _TeachTarget:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from spamnb.daemon.configure import load_names, plan_of
+from spamnb.daemon.sender_check import MailboxCheck
 from spamnb.daemon.shared import ProcessState, SharedState
 from spamnb.daemon.supervisor import (
     ChildChannel,
@@ -50,7 +51,9 @@ class _ImapProcess(ChildRole):
         slot, child_loop = self._start.slot, ChildLoop(self._orders, self._log)
         config = ModelConfig(**model_options(settings, self._home), log=self._log)
         opened = partial(open_model, config, readonly=True)
-        model = MailboxModel(self._session(settings), opened, config.teaching)
+        check = MailboxCheck(settings.auth, self._log)
+        session = self._session(settings)
+        model = MailboxModel(session, opened, config.teaching, check.checked)
         ports = ImapPorts(model.judge, model.label_of, self._teach, self._report)
         stop = StopSignal()
         with self._noted():
@@ -65,6 +68,7 @@ class _ImapProcess(ChildRole):
         stop.set()
         self._end(threads)
         model.close()
+        check.close()
 
     def _end(self, threads: list[threading.Thread]) -> None:
         for thread in threads:

@@ -7,15 +7,18 @@ caller limits the time of the process.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from spamnb.daemon.configure import WorkerShare, load_names, plan_of, policy_of, scanner_params_of
+from spamnb.daemon.sender_check import SenderCheck
+from spamnb.errors import UserError
 from spamnb.net.actions import CloseConnection, SendBytes, StartScan
 from spamnb.net.address import UNIX
 from spamnb.operations.request import bypass_is_on
@@ -23,7 +26,7 @@ from spamnb.scan.access_lists import AccessLists, RuleFiles
 from spamnb.scan.judge import ModelSession, scan_to_json
 from spamnb.scan.quarantine import Quarantine
 from spamnb.scan.scanner import Scanner, ScannerDeps
-from spamnb.scan.values import Notes
+from spamnb.scan.values import Notes, ScanRequest, ScanResult
 from spamnb.scanner.request import PeerIdentity
 from spamnb.scanner.session import ScannerSession
 from spamnb.settings import Settings
@@ -51,14 +54,25 @@ def answer_one(peer: socket.socket, settings: Settings, home: Path, log: Log) ->
             if isinstance(action, SendBytes):
                 peer.sendall(action.data)
             elif isinstance(action, StartScan):
-                scanner = _scanner(settings, listener, home, log)
-                scanner.advise(action.request, partial(_done, session, action))
+                result = asyncio.run(_result(action.request, settings, listener, home, log))
+                session.scan_done(action.request, result, time.monotonic())
             elif isinstance(action, CloseConnection):
                 return
 
 
-def _done(session: ScannerSession, action: StartScan, result: Any) -> None:
-    session.scan_done(action.request, result, time.monotonic())
+async def _result(
+    request: ScanRequest, settings: Settings, listener: ListenerSettings, home: Path, log: Log
+) -> ScanResult:
+    check = SenderCheck(settings.auth, log)
+    if settings.auth.is_possible:
+        with suppress(UserError):  # `config check` reports it
+            await check.find()
+    done: asyncio.Future[ScanResult] = asyncio.get_running_loop().create_future()
+    try:
+        _scanner(settings, listener, home, log, check).advise(request, done.set_result)
+        return await done
+    finally:
+        await check.close()
 
 
 def _listener_of(settings: Settings) -> ListenerSettings:
@@ -83,7 +97,9 @@ class _OwnProcess:
         done(scan_to_json(self._session, raw, notes, recipients))
 
 
-def _scanner(settings: Settings, listener: ListenerSettings, home: Path, log: Log) -> Scanner:
+def _scanner(
+    settings: Settings, listener: ListenerSettings, home: Path, log: Log, check: SenderCheck
+) -> Scanner:
     plan = plan_of(settings, home, load_names(settings, log))
     model_session = ModelSession(plan, log=log)
     deps = ScannerDeps(
@@ -96,5 +112,6 @@ def _scanner(settings: Settings, listener: ListenerSettings, home: Path, log: Lo
         run_in_thread=lambda work, then: then(work()),
         meters=Meters(),
         log=log,
+        senders=check,
     )
     return Scanner(model_session, policy_of(settings, listener), deps)

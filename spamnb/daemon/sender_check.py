@@ -8,7 +8,10 @@ the client stands in the Received field that a server of the site wrote (RFC 860
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from typing import Final
 
@@ -16,10 +19,13 @@ from spamnb.auth.lists import Zones
 from spamnb.auth.names import NameServers
 from spamnb.auth.verifier import ReceivedMail, Verifier
 from spamnb.errors import UserError
+from spamnb.mail.envelope import LocalHosts
 from spamnb.mail.headers import Block
+from spamnb.mail.results import read_results, results_shown
 from spamnb.model.tokens import hop_lines, hops_in
-from spamnb.policy.senders import SenderEvidence
-from spamnb.scan.values import ScanRequest
+from spamnb.policy.headers import header_end, with_results
+from spamnb.policy.senders import SenderEvidence, evidence_of
+from spamnb.scan.values import CheckedMail, ScanRequest
 from spamnb.settings.schema import AuthSettings
 from spamnb.telemetry import Log, incident
 
@@ -89,6 +95,76 @@ class SenderCheck:
         """Check; `done` gets the results later, unless the returned callable is called."""
         assert self._verifier is not None
         return self._verifier.start(received_mail(request, message), done)
+
+    async def results(self, mail: ReceivedMail) -> str:
+        """The results of a message."""
+        assert self._verifier is not None
+        return await self._verifier.results(mail)
+
+
+class MailboxCheck:
+    """Checks messages of mailboxes for threads that wait: an event loop in a thread of its own."""
+
+    def __init__(self, settings: AuthSettings, log: Log) -> None:
+        self._check = SenderCheck(settings, log)
+        self._is_possible = settings.is_possible
+        self._log = log
+        self._tried_s = -TRY_AGAIN_S
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def checked(self, raws: Sequence[bytes], local: LocalHosts) -> list[CheckedMail]:
+        """Each message with its results above it, unless a server of the site has checked it."""
+        if not self._is_possible or not local.key:
+            return [_checked(raw, local, "") for raw in raws]
+        if not self._thread.is_alive():
+            self._thread.start()
+        work = self._checked(raws, local)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        """Stop, and close the sockets."""
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._check.close(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+
+    async def _checked(self, raws: Sequence[bytes], local: LocalHosts) -> list[CheckedMail]:
+        if not self._check.is_on and time.monotonic() - self._tried_s >= TRY_AGAIN_S:
+            self._tried_s = time.monotonic()
+            with suppress(UserError):  # `config check` reports it
+                await self._check.find()
+        work = (self._results(raw, local) for raw in raws)
+        found = await asyncio.gather(*work, return_exceptions=True)
+        for one in found:
+            if isinstance(one, Exception):
+                incident(self._log, "auth", one)
+        results = [one if isinstance(one, str) else "" for one in found]
+        return [_checked(raw, local, one) for raw, one in zip(raws, results, strict=True)]
+
+    async def _results(self, raw: bytes, local: LocalHosts) -> str:
+        message = evidence_of(raw, local)
+        block = message.parts[0]
+        if not self._check.is_on or block.results:
+            return ""
+        end, client = _end(raw), _client_in(block)
+        mail = ReceivedMail(raw[:end], raw[end:], message.author, message.sender or None, *client)
+        return await self._check.results(mail)
+
+
+def _checked(raw: bytes, local: LocalHosts, results: str) -> CheckedMail:
+    message = evidence_of(raw, local)
+    if not results:
+        return CheckedMail(raw, results_shown(message.parts[0].results))
+    site = local.authserv_ids
+    shown = results_shown(read_results(f"{site[0]}; {results}".encode(), site) or [])
+    return CheckedMail(with_results(raw, _end(raw), message.parts, local, results).raw, shown)
+
+
+def _end(raw: bytes) -> int:
+    end = header_end(raw)
+    return len(raw) if end < 0 else end
 
 
 def received_mail(request: ScanRequest, message: SenderEvidence) -> ReceivedMail:

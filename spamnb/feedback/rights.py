@@ -16,7 +16,7 @@ import numpy as np
 
 from spamnb.engine.filter import Filter
 from spamnb.engine.lookup import Verdicts, entry_example, find_example
-from spamnb.engine.values import Example
+from spamnb.engine.values import Example, stored_example
 from spamnb.errors import LimitError, RefError, RefusedError
 from spamnb.feedback.values import Feedback
 from spamnb.mail.envelope import domain_of
@@ -64,6 +64,9 @@ class OwnershipCheck:
     A submitted message is looked up by its digest first, then by the signature line in its header,
     since a mailing list may have added a footer. That line counts only if both messages share most
     of their features: otherwise it could be copied onto another message to choose what is learnt.
+
+    A message with an entry is learnt with the features that were scored: a copy in a mailbox does
+    not have the results of the sender's check that its scan had.
     """
 
     def __init__(
@@ -94,8 +97,10 @@ class OwnershipCheck:
             assert unknown is not None, "a feedback has a message or references"
             raise unknown
         given = self.model.example(feedback.raw)
-        signed = None if self._entries(digest=given.digest) else self._signed(feedback.raw, given)
-        return ResolvedMessage(entry_example(signed) if signed else given, proven=True)
+        scored = next(iter(self._entries(digest=given.digest)), None)
+        scored = scored or self._signed(feedback.raw, given)
+        example = stored_example(scored, given.words) if scored else given
+        return ResolvedMessage(example, proven=True)
 
     def _for_user(self, feedback: Feedback) -> ResolvedMessage:
         """Find a message that was delivered to the user."""
@@ -108,11 +113,12 @@ class OwnershipCheck:
                 None, proven=False, reason=f"no message delivered to {user} has this reference"
             )
         given = self.model.example(feedback.raw)
-        if any(self._is_own(feedback.user, e) for e in self._entries(digest=given.digest)):
-            return ResolvedMessage(given, proven=True)
-        entry = self._signed(feedback.raw, given, feedback.user) or self._attached(feedback)
+        named = self._entries(digest=given.digest)
+        entry = next((one for one in named if self._is_own(feedback.user, one)), None)
+        entry = entry or self._signed(feedback.raw, given, feedback.user)
+        entry = entry or self._attached(feedback)
         if entry:
-            return ResolvedMessage(entry_example(entry), proven=True)
+            return ResolvedMessage(stored_example(entry, given.words), proven=True)
         learn = self.rules.unproven == "learn" or (
             feedback.vouched and self.rules.unproven != "refuse"
         )

@@ -51,10 +51,11 @@ from spamnb.imap.client import (
     junk_folder,
     watched,
 )
+from spamnb.mail.envelope import LocalHosts
 from spamnb.maintenance.doctor import SIDES, FoundMessage, Side
 from spamnb.policy.senders import evidence_of
 from spamnb.scan.judge import BATCH_MESSAGES, Found, ModelSession, ScanFault
-from spamnb.scan.values import Notes
+from spamnb.scan.values import CheckedMail, Notes, StoredMailCheck
 from spamnb.settings.values import ImapParams, ImapTimes, ImapTls, TeachingRules, is_here
 from spamnb.store.files import make_folder, refused
 
@@ -225,14 +226,23 @@ def _logged_in(account: ImapAccount, tls: ImapTls, stop: StopSignal) -> ImapClie
         raise PeerError(f"the IMAP server: {error}") from error
 
 
+def _unchecked(raws: Sequence[bytes], _: LocalHosts) -> list[CheckedMail]:
+    return [CheckedMail(raw, "") for raw in raws]
+
+
 class MailboxModel:
     """Judges messages and looks up their labels."""
 
     def __init__(
-        self, session: ModelSession, opened: Callable[[], Filter], rules: TeachingRules
+        self,
+        session: ModelSession,
+        opened: Callable[[], Filter],
+        rules: TeachingRules,
+        check: StoredMailCheck = _unchecked,
     ) -> None:
         self._session = session
         self._rules = rules
+        self._check = check
         self._opened = opened
         """opens the model for reading"""
         self._lock = threading.Lock()
@@ -243,9 +253,16 @@ class MailboxModel:
         Lists of wanted and unwanted senders apply as in the mail path.
         """
         with self._lock:
-            local, lists = self._session.local, self._session.sender_lists((user,))
+            local = self._session.local
+        checked = self._check(raws, local)
+        raws = [one.raw for one in checked]
+        with self._lock:
+            lists = self._session.sender_lists((user,))
             rulings = [lists.rulings(evidence_of(raw, local)) for raw in raws]
-            notes = [_notes(user, one.reason((user,))) for one in rulings]
+            notes = [
+                _notes(user, ruling.reason((user,)), one.results)
+                for ruling, one in zip(rulings, checked, strict=True)
+            ]
             found = self._session.scan(raws, notes, [(user,)] * len(raws))
         return [
             one if isinstance(one, ScanFault) else ruling.applied(one).of(user)
@@ -277,8 +294,9 @@ class MailboxModel:
             self._session.close()
 
 
-def _notes(user: str, reason: str) -> Notes:
-    return {"to": user, "list": reason} if reason else {"to": user}
+def _notes(user: str, reason: str, results: str) -> Notes:
+    notes = {"to": user, "list": reason, "auth": results}
+    return {name: text for name, text in notes.items() if text}
 
 
 Done = Literal["judged", "moved", "flagged", "not moved", "unscanned", "learnt", "refused"]

@@ -25,6 +25,7 @@ from spamnb.mail import limits
 
 MOST_RESULTS: Final = 32
 """results of one field, and fields of one message, that are read"""
+SHOWN_CHARACTERS: Final = 256
 
 _GAP = r'(?: \([^()"\\]*\))* '
 _END = r'(?: \([^()"\\]*\))* ?(?:;|\Z)'
@@ -167,14 +168,14 @@ def passed_domains(results: Iterable[Result]) -> list[str]:
 
 
 def results_shown(results: Iterable[Result]) -> str:
-    """Results for people: `spf=pass shop.example, dkim=none`."""
+    """Results for people, the history and the log: `spf=pass shop.example, dkim=none`."""
     found = []
     for one in results:
         named = one.properties
         domain = named.get("header.d") or named.get("header.from") or _mail_from(one)
         domain = domain or named.get("smtp.helo", "") or named.get("policy.zone", "")
         found.append(f"{one.method}={one.result} {_host(domain)}".strip())
-    return ", ".join(dict.fromkeys(found))
+    return ", ".join(dict.fromkeys(found))[:SHOWN_CHARACTERS]
 
 
 def plain_identities(signatures: Collection[bytes]) -> bool:

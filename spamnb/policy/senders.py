@@ -48,7 +48,7 @@ class SenderEvidence:
     def __init__(self, header: bytes, local: LocalHosts, sender: str, raw: bytes = b"") -> None:
         self._header, self._raw = header, raw or header
         self._local = local
-        self._sender = sender
+        self.sender = sender
 
     @cached_property
     def _parted(self) -> tuple[headers.Block, bytes]:
@@ -84,7 +84,7 @@ class SenderEvidence:
 
     @property
     def _of_envelope(self) -> list[str]:
-        return [self._sender] if self._sender else []
+        return [self.sender] if self.sender else []
 
     @cached_property
     def _authors(self) -> list[str]:

@@ -150,8 +150,6 @@ KEPT_REPLY: Final = b"2.0.0 Ok: queued as "
 REFUSED_REPLY: Final = b"5.7.1 This message is not wanted here"
 DEFERRED_REPLY: Final = b"4.3.0 Temporary failure, please try again later"
 BUSY_REPLY: Final = b"4.3.2 Too much mail at the moment, please try again later"
-MOST_NOTE: Final = 256
-"""characters about the sender in the history and the log"""
 FAULTS: Final = frozenset(("fault", "overrun", "model"))
 """reasons that count as faults of the daemon"""
 BATCH_BYTES: Final = 65_536
@@ -532,7 +530,7 @@ class Scanner:
         if described and plan.persons is not None:
             notes |= author_notes(request)
         if pending.auth:
-            notes["auth"] = pending.auth[:MOST_NOTE]
+            notes["auth"] = pending.auth
         if reason := pending.rulings.reason(request.envelope.recipients):
             notes["list"] = reason
         if pending.observed:
@@ -601,7 +599,7 @@ class Scanner:
             "signature": verdict.signature,
         }
         if pending.auth:
-            facts["auth"] = pending.auth[:MOST_NOTE]
+            facts["auth"] = pending.auth
         if pending.observed:
             facts["observed"] = True
             facts["observed_by"] = observed_by(pending.observed, self._policy.listener)

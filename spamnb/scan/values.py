@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from spamnb.errors import SettingsError, StoreDamagedError, UserError
-from spamnb.mail.envelope import Envelope
+from spamnb.mail.envelope import Envelope, LocalHosts
 from spamnb.policy.actions import MailAction
 from spamnb.policy.headers import Fields, ScanVerdict
 from spamnb.telemetry import iso
@@ -157,6 +157,19 @@ class SenderChecker(Protocol):
 
         It gets none after the returned callable was called, and empty ones after a fault.
         """
+
+
+class CheckedMail(NamedTuple):
+    """A stored message after the check of its sender."""
+
+    raw: bytes
+    """with the results above it, if there are any"""
+    results: str
+    """for the note `auth`"""
+
+
+StoredMailCheck = Callable[[Sequence[bytes], LocalHosts], list[CheckedMail]]
+"""Checks who sent messages of a mailbox; waits for the results, and never raises."""
 
 
 class Offload(Protocol):

@@ -177,6 +177,33 @@ def test_a_client_of_a_scanner_gets_the_verdict_of_the_relay(tmp_path):
             assert daemon.stop() == 0
 
 
+def test_a_filter_without_a_daemon_finds_what_the_relay_finds(tmp_path):
+    """The client is in the Received field of the site's server; a correction has the results."""
+    raw = SIGNER.sign(raw_of(5))
+    received = f"Received: from x.example (x.example [192.0.2.7])\r\n\tby {SITE}; now\r\n"
+    home, config = tmp_path / "home", tmp_path / "alone.toml"
+    with name_server(ZONE) as server:
+        with started(tmp_path, server).ready() as daemon:
+            daemon.wait_for("senders are checked")
+            sent(daemon, tmp_path, raw)
+            assert daemon.stop() == 0
+        hosts = MORE.replace("[local]", f'[local]\nhosts = ["{SITE}"]')
+        config.write_text(hosts.format(resolver=server.address, wait_s=2.0))
+        stored = received.encode() + raw
+        asked = ("--config", config, "filter", "--sender", "news@shop.example")
+        done = spamnb(home, *asked, stdin=stored, SPAMNB_AUTH_VERIFY="true")
+        assert done.code == 0, done.err
+        seen = spamnb(home, "--config", config, "history", "--json").json
+    assert "dkim=pass shop.example" in seen[0]["notes"]["auth"]
+    assert [one["notes"]["auth"] for one in seen] == [seen[0]["notes"]["auth"]] * 2
+    done = spamnb(home, "--config", config, "correct", "spam", "-", "--json", stdin=stored)
+    assert done.code == 0, done.err
+    with Filter.open(home) as model, model.store.read() as view:
+        scored = next(model.history.newest())
+        taught = view.event(done.json[0]["event"])
+    assert [list(one) for one in taught.ids] == [list(one) for one in scored.ids]
+
+
 def test_name_servers_that_fail_while_mail_arrives(tmp_path):
     """Each message is delivered once; what is not known is temperror."""
     with name_server(ZONE) as server, started(tmp_path, server, wait_s=0.3).ready() as daemon:

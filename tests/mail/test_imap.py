@@ -13,8 +13,12 @@ import pytest
 from support.cli import PROGRAM, environment, spamnb
 from support.daemon import serve, settings_in
 from support.imap_rig import ImapRig, certificate, sample
+from support.names import name_server
 from support.postfix import needs_rig
+from support.signing import Signer
 from support.waiting import LIMIT_S, until
+
+from spamnb import Filter
 
 pytestmark = [needs_rig, pytest.mark.usefixtures("alone")]
 
@@ -98,6 +102,38 @@ def test_junk_is_moved_and_moves_are_learnt(home, tmp_path, boxes, kind):
     for *_, number in reversed(events):
         assert spamnb(home, "--config", config, "undo", number).code == 0
     assert once(home, config) == []
+
+
+def test_a_move_teaches_the_results_that_were_scored(home, tmp_path, boxes, monkeypatch):
+    """A mailbox keeps no field with the results, so the history does; see `rights`."""
+    monkeypatch.setenv("SPAMNB_AUTH_VERIFY", "true")
+    signer, box = Signer("shop.example"), boxes()
+    raw, ident = sample("ham", 5)
+    raw = re.sub(rb"(?im)^from:.*\n(?:[ \t].*\n)*", b"From: news@shop.example\n", raw, count=1)
+    head, _, body = raw.partition(b"\n\n")
+    head = b"Received: from x.example (x.example [192.0.2.7])\n\tby mx.example.org; now\n" + head
+    raw = signer.sign((head + b"\n\n" + body).replace(b"\n", b"\r\n"))
+    zone = signer.zone() | {("shop.example", "TXT"): ["v=spf1 ip4:192.0.2.7 -all"]}
+    with name_server(zone) as server:
+        (tmp_path / "spamnb.toml").write_text(
+            f'[local]\nhosts = ["mx.example.org"]\nauthserv_ids = ["mx.example.org"]\n'
+            f'[auth]\nresolvers = ["{server.address}"]\n'
+        )
+        config = box.settings(tmp_path)
+        box.append(raw)
+        once(home, config, "--existing")
+        (verdict,) = spamnb(home, "--config", config, "history", "--json").json
+        assert "dkim=pass shop.example" in verdict["notes"]["auth"]
+        assert "dmarc=" in verdict["notes"]["auth"]
+        folder = "INBOX" if box.messages() else "Junk"
+        box.move(ident, folder, "Junk" if folder == "INBOX" else "INBOX")
+        assert [one["state"] for one in once(home, config)] == ["learnt"]
+    (_, _, number) = journal(home, config)[0]
+    with Filter.open(home) as model, model.store.read() as view:
+        (scored,) = model.history.newest()
+        taught = view.event(number)
+        assert [list(one) for one in taught.ids] == [list(one) for one in scored.ids]
+        assert [list(one) for one in model.example(raw).ids] != [list(one) for one in scored.ids]
 
 
 def test_without_move_and_uidplus_junk_is_flagged(home, tmp_path, boxes):
