@@ -8,14 +8,12 @@ UserError with a hint for what the settings or the machine do not allow.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import errno
 import fcntl
 import grp
 import os
 import pwd
 import resource
-import signal
 import socket
 import stat
 import sys
@@ -27,7 +25,7 @@ from pathlib import Path
 
 from spamnb.daemon.logs import DaemonLog, take_over
 from spamnb.daemon.shared import SharedState, create_feed
-from spamnb.daemon.supervisor import Notifier, ProcessPlan, StartParams, Supervisor
+from spamnb.daemon.supervisor import Notifier, ProcessPlan, StartParams, Supervisor, prctl
 from spamnb.errors import StoreMissingError, UserError
 from spamnb.net.address import MOST_PATH_BYTES, UNIX, Address
 from spamnb.operations.request import login_of
@@ -39,7 +37,6 @@ from spamnb.settings.schema import DELIVERY_ADDRESS, ListenerSettings
 USER = "spamnb"
 """the default user"""
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 
 
@@ -147,20 +144,7 @@ def harden() -> None:
         # The shipped systemd unit forbids setrlimit, and sets both limits itself.
         with suppress(ValueError, OSError):
             resource.setrlimit(limit, (value, value))
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-
-
-def die_with_parent(parent: int) -> None:
-    """Kill this process as soon as its parent ends, or now if it has ended."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def _prctl(option: int, value: int) -> None:
-    """Call prctl(2) if the system has it."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 BACKLOG = 1024

@@ -294,7 +294,34 @@ def test_the_children_have_no_variable_of_the_service_manager(started, tmp_path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "n"))
         daemon = started(env=environment(NOTIFY_SOCKET=str(tmp_path / "n"), LISTEN_FDS="0"))
-    (pid,) = daemon.children("worker")
-    variables = Path(f"/proc/{pid}/environ").read_text()
-    assert "NOTIFY_SOCKET" not in variables
-    assert "LISTEN_" not in variables
+    variables = ask(daemon, "variables")[3].split(",")
+    assert "PATH" in variables
+    assert not [name for name in variables if name.startswith(("NOTIFY_", "LISTEN_", "WATCHDOG_"))]
+
+
+def test_a_child_has_no_descriptor_of_the_supervisor_or_of_another_child(started, tmp_path):
+    """Not the lock of the home, the event loop, the socket of systemd, or another's channel."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "n"))
+        daemon = started(env=environment(NOTIFY_SOCKET=str(tmp_path / "n")))
+    os.kill(ask(daemon)[2], signal.SIGKILL)
+    daemon.wait_for("process died")
+    for listener in ("mx", "delivery"):
+        held = ask(daemon, "descriptors", listener)[3].split(",")
+        # The channel, the listener, and the connection that asks.
+        assert len([one for one in held if one.startswith("socket")]) == 3, held
+        assert not [one for one in held if "serve.lock" in one or "event" in one], held
+
+
+def test_a_signal_to_a_process_that_starts_does_not_reach_the_supervisor(started):
+    """A fork begins with the handlers of the supervisor's event loop."""
+    daemon = started()
+    known = set()
+    for _ in range(5):
+        until(lambda: {*daemon.children("worker")} - known, "a new worker")
+        (pid,) = {*daemon.children("worker")} - known
+        known.add(pid)
+        os.kill(pid, signal.SIGTERM)
+    until(lambda: {*daemon.children("worker")} - known, "a new worker")
+    assert ask(daemon)[2] not in known
+    assert daemon.logged("stopping") == []

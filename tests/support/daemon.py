@@ -109,7 +109,7 @@ class Running:
         """List the pids of a role, as the kernel has them."""
         parent = parent or self.process.pid
         listed = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        return [int(pid) for pid in listed if f"\0spamnb.daemon\0{role}\0" in command_of(pid)]
+        return [int(pid) for pid in listed if f"spamnb.daemon\0{role}\0" in command_of(pid)]
 
     def signal(self, number):
         self.process.send_signal(number)
