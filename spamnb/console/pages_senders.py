@@ -25,6 +25,8 @@ from spamnb.policy.senders import entries_of, sender_of
 
 _NONE: Final = "none"
 """instead of a word: the sender is on no list"""
+_MOST_BEFORE: Final = 50
+"""messages of the author's domain that are counted"""
 _MOST_RECIPIENTS: Final = 5
 """recipients with lists that the page offers to an administrator"""
 
@@ -38,11 +40,25 @@ class SenderChoice(NamedTuple):
     name: str
 
 
+class EarlierMail(NamedTuple):
+    """The newest mail of the author's domain that the visitor may see, with this message."""
+
+    domain: str
+    messages: int
+    is_part: bool
+    """whether there is more of it"""
+    filed: int
+    corrected: int
+    first: str
+    """when the oldest of these messages came"""
+
+
 class SenderView(NamedTuple):
-    """The sender of a message, and the lists that name it."""
+    """The sender of a message, what came from it before, and the lists that name it."""
 
     names: tuple[str, ...]
     """the addresses and their domains, as far as they can be listed"""
+    before: EarlierMail | None
     entries: list[Mapping[str, Any]]
     choices: list[SenderChoice]
 
@@ -61,7 +77,25 @@ def sender_view(
         return None
     matching = dict.fromkeys(entry for one in _addresses(notes) for entry in entries_of(one))
     entries = [one for name in matching for one in every if one["sender"] == name]
-    return SenderView(names, entries, choices)
+    return SenderView(names, _before(site, caller, notes), entries, choices)
+
+
+def _before(site: ConsoleSite, caller: ApiCaller, notes: Mapping[str, str]) -> EarlierMail | None:
+    domain = next(filter(None, map(domain_of, _addresses(notes))), "")
+    if not domain:
+        return None
+    found = ask(site, caller, "verdicts", **{"from": domain, "limit": _MOST_BEFORE})
+    rows = found["verdicts"]
+    if not rows:
+        return None
+    return EarlierMail(
+        domain=domain,
+        messages=len(rows),
+        is_part=found["next"] is not None,
+        filed=sum(row["decision"] in ("junk", "reject") for row in rows),
+        corrected=sum(row["trained"] not in (None, row["label"]) for row in rows),
+        first=rows[-1]["time"],
+    )
 
 
 def names_of(notes: Mapping[str, str]) -> tuple[str, ...]:

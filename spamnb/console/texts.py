@@ -549,6 +549,11 @@ TEXTS: Final[Mapping[str, str]] = {
     "seen.first": "First",
     "seen.last": "Last",
     "sender.checked": "SPF, DKIM and DMARC say:",
+    "sender.before": "From {domain} since {day}: {count} messages, {filed} of them filed, the "
+    "label of {corrected} corrected.",
+    "sender.before_part": "The last {count} messages from {domain}, since {day}: {filed} of them "
+    "filed, the label of {corrected} corrected.",
+    "sender.show": "Show them",
     "sender.none": "No list names {sender}.",
     "sender.help": "Mail from a wanted sender is delivered, whatever the filter says, if the mail "
     "is authentic; mail from an unwanted sender is junk. A change applies to new messages only.",

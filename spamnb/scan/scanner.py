@@ -223,6 +223,8 @@ class _PendingScan:
     """the results of authentication that this program found, or the list of the proven ones"""
     is_checked: bool = False
     """whether this program has checked the sender"""
+    evidence: SenderEvidence | None = None
+    """of a message whose sender is checked: its parsed header, with the results"""
     auth: str = ""
     """what is known of the sender, for people"""
     by_header: bool = False
@@ -330,7 +332,7 @@ class Scanner:
             self._start(pending)
             return
         head, sender = pending.raw[: pending.header_bytes], pending.request.envelope.sender
-        message = SenderEvidence(head, local, sender, pending.raw)
+        message = pending.evidence = SenderEvidence(head, local, sender, pending.raw)
         if message.parts[0].results:  # another program of the site has checked it
             self._use_results(pending, message, local, "")
             self._start(pending)
@@ -366,8 +368,9 @@ class Scanner:
         def work() -> None:
             site, found = local.authserv_ids, message.parts[0].results
             if own:
-                found = read_results(f"{site[0]}; {own}".encode(), site) or []
-            known = self._known(pending, message, found)
+                found += read_results(f"{site[0]}; {own}".encode(), site) or []
+            if known := self._known(pending, message, found):
+                found += read_results(f"{site[0]}; {known}".encode(), site) or []
             self._add_results(pending, message, local, "; ".join(filter(None, (own, known))))
 
         if isinstance(error := attempt(work), Exception):
@@ -452,7 +455,7 @@ class Scanner:
         """What lists decide, before the scan, so that the history has it."""
         envelope, head = pending.request.envelope, pending.raw[: pending.header_bytes]
         local = self._session.local
-        message = SenderEvidence(head, local, envelope.sender, pending.raw)
+        message = pending.evidence or SenderEvidence(head, local, envelope.sender, pending.raw)
         # Any local program may ask for advice, about any message: it gets no proof of results.
         if local.authserv_ids and not (pending.advised or pending.is_checked):
             pending.results = statement_fields(message.statement)

@@ -13,6 +13,7 @@ from support.browser import LOGINS, PASSWORD, pages
 from support.cli import HAM, SPAM, spamnb
 from support.console import trained_home
 from support.page_client import Rig
+from support.waiting import until
 
 from spamnb.console.page import (
     IDLE_US,
@@ -169,6 +170,21 @@ def test_the_sender_of_a_message_is_listed_and_taken_back(rig, cookies):
         )
         assert "no longer on the list" in rig.post(path, back, cookie).text
     assert "No list names" in rig.get(path, root).text
+
+
+def test_the_box_of_the_sender_tells_what_came_before(rig, cookies):
+    """An administrator sees the counts of all mail from the domain, a user those of own mail."""
+    signature = rig.deliver("alice@example.org")
+    rig.deliver("bob@example.org")
+    path = f"/message/{signature}"
+
+    def count(login):
+        text = html.unescape(rig.get(path, cookies[login]).text)
+        found = re.search(r"(?:From|The last) (?:\S+ since \S+ ?.*?: )?(\d+) messages", text)
+        return int(found[1]) if found else 0
+
+    until(lambda: count("root") > count("alice") > 0, "the index of verdicts")
+    assert "Show them" in rig.get(path, cookies["alice"]).text
 
 
 def test_an_auditor_changes_nothing(rig, cookies):
