@@ -139,10 +139,11 @@ def train(
 def _learn_sent(session: CliSession, sent: tuple[str, ...], person: str, *, as_json: bool) -> None:
     """Remember whom a person writes to, by sent mail; without persons, whom the site writes to."""
     from spamnb.engine.mailboxes import Unreadable, read_unit, spans
-    from spamnb.mail.envelope import LocalHosts
+    from spamnb.mail.envelope import LocalHosts, address_of
     from spamnb.mail.message import parted
-    from spamnb.policy.letters import letter_in
+    from spamnb.policy.letters import letter_in, person_name
     from spamnb.policy.recipients import named_person
+    from spamnb.policy.senders import addresses_in
     from spamnb.records.correspondents import Correspondents
     from spamnb.telemetry import now_us
 
@@ -154,6 +155,7 @@ def _learn_sent(session: CliSession, sent: tuple[str, ...], person: str, *, as_j
     with session.open(readonly=True) as model:
         secret = model.recipe.key
     units, letters, now, skipped = [one for path in sent for one in spans(path)], [], now_us(), 0
+    names: dict[str, str] = {}
     with progress_bar("reading") as bar:
         for number, unit in enumerate(units, 1):
             found = read_unit(unit)
@@ -163,10 +165,15 @@ def _learn_sent(session: CliSession, sent: tuple[str, ...], person: str, *, as_j
                 skipped += 1
             else:
                 letters.append((letter.addresses, letter.message_id, _sent_us(fields, now)))
+                author = addresses_in(value for name, value in fields if name == b"from")
+                if (name := person_name(fields)) and len(author) == 1:
+                    names[name] = address_of(author[0], "")
             if bar:
                 bar(number, len(units), "")
     with closing(Correspondents(session.home, secret)) as known:
         known.note_all(owner, letters)
+        for name, address in names.items():
+            known.note_name(owner, name, address, now)
     people = len({one for addresses, _, _ in letters for one in addresses})
     if as_json:
         say_json({"messages": len(units), "correspondents": people, "skipped": skipped})

@@ -397,6 +397,7 @@ def identity_lines(headers: Iterable[tuple[bytes, bytes]], author: HeaderAddress
         for result, zone, role, code in _LISTED.findall(value)[:RESULTS_READ]
         if result != b"temperror"
     ]
+    listed += [b"name of a user of this site" for value in values if _USERS_NAME in value]
     listed += [
         _RELATIONS[relation] for value in values for relation in _KNOWN_AUTHOR.findall(value)[:1]
     ]
@@ -608,6 +609,7 @@ _RESULT = re.compile(
 )
 
 _KNOWN_AUTHOR = re.compile(rb"\bx-known=(none|correspondent|reply)\b")
+_USERS_NAME = b"x-name=user"
 _RELATIONS = {
     b"none": b"author whom the recipient never wrote to",
     b"correspondent": b"author whom the recipient wrote to",

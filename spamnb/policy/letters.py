@@ -2,6 +2,7 @@
 
     letter_in(fields, recipients) -> Letter(addresses, message_id), or None
     answered_in(fields)           -> Message-IDs in In-Reply-To and References
+    person_name(fields)           -> "ann lee" of From: "Lee, Ann" <al@mail.example>
 
 `fields` are those of a header block: names in lower case, unfolded values.
 
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from spamnb.mail.envelope import address_of
-from spamnb.mail.headers import Fields
+from spamnb.mail.headers import Fields, shown_value
 from spamnb.mail.message import bare_id
 from spamnb.policy.senders import addresses_in
 
@@ -25,6 +26,8 @@ MOST_RECIPIENTS: Final = 50
 MOST_ANSWERED: Final = 12
 """Message-IDs that are looked up: the newest of References"""
 _ID = re.compile(rb"<([^<>\s]{1,998})>")
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_MOST_WORDS: Final = 6
 _BY_PROGRAM: Final = frozenset((b"list-id", b"list-unsubscribe", b"feedback-id"))
 _TO: Final = frozenset((b"to", b"cc", b"bcc"))
 
@@ -63,6 +66,14 @@ def answered_in(fields: Fields) -> Sequence[str]:
         for one in _ID.findall(value[-16_384:])
     ]
     return list(dict.fromkeys(reversed(found)))[:MOST_ANSWERED]
+
+
+def person_name(fields: Fields) -> str:
+    """The name of a person in From, its words in one order; empty if it is not of two words."""
+    value = next((value for name, value in fields if name == b"from"), b"")
+    name = shown_value(value).rpartition("<")[0]
+    words = _WORD.findall(name.casefold())
+    return " ".join(sorted(words)) if 1 < len(words) <= _MOST_WORDS and "@" not in name else ""
 
 
 def _is_by_program(name: bytes, value: bytes) -> bool:

@@ -3,8 +3,11 @@
     known = Correspondents(home, secret)      the key of the model
     known.note("ann", ["bob@shop.example"], "1@site.example", now_us)   mail that ann sent
     known.relation("ann", "bob@shop.example", ["1@site.example"], now_us) -> "reply"
+    known.note_name("ann", "ann lee", "ann@site.example", now_us)           the name in From
+    known.has_name_of_user("ann lee", "al@mail.example", now_us) -> True    another address
 
     people   owner, address              when the owner wrote there last
+             all, name                   when, from which address, and which owner
     sent     owner, Message-ID, domain   when the message was sent to that domain
     owners   owner                       how many rows of each table
 
@@ -21,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from spamnb.mail.envelope import domain_of
 from spamnb.store.model_store import LmdbTable, release, share_or_renew
@@ -39,6 +42,15 @@ Relation = Literal["none", "correspondent", "reply"]
 RELATIONS: Final[tuple[Relation, ...]] = ("none", "correspondent", "reply")
 """the weakest first"""
 Tables = dict[str, LmdbTable]
+_ALL: Final = "\0"
+"""in place of an owner: the names of all"""
+
+
+class _Row(NamedTuple):
+    table: str
+    name: bytes
+    time_us: int
+    about: bytes = b""
 
 
 class Correspondents:
@@ -58,22 +70,37 @@ class Correspondents:
 
     def note_all(self, owner: str, letters: Iterable[tuple[Sequence[str], str, int]]) -> None:
         """Note many messages at once: addresses, Message-ID and time of each."""
-        mine, rows = self._hash(owner), []
+        rows: list[_Row] = []
         for addresses, message_id, time_us in letters:
-            rows += [(_PEOPLE, self._hash(one), time_us) for one in addresses]
+            rows += [_Row(_PEOPLE, self._hash(one), time_us) for one in addresses]
             domains = dict.fromkeys(map(domain_of, addresses)) if message_id else ()
-            rows += [(_SENT, self._sent(message_id, one), time_us) for one in domains]
+            rows += [_Row(_SENT, self._sent(message_id, one), time_us) for one in domains]
+        self._put(self._hash(owner), rows)
 
+    def note_name(self, owner: str, name: str, address: str, now_us: int) -> None:
+        """Note the name under which an owner writes; see `letters.person_name`."""
+        about = self._hash(address) + self._hash(owner)
+        self._put(self._hash(_ALL), [_Row(_PEOPLE, self._hash(name), now_us, about)])
+
+    def has_name_of_user(self, name: str, address: str, now_us: int) -> bool:
+        """Whether a name is that of an owner who writes from another address."""
+        with self._environment.read() as tables:
+            found = tables[_PEOPLE].get(self._hash(_ALL) + self._hash(name))
+        if found is None or _time(found) <= now_us - KEPT_US:
+            return False
+        return bytes(found)[_TIME_BYTES:][:_HASH_BYTES] != self._hash(address)
+
+    def _put(self, mine: bytes, rows: Sequence[_Row]) -> None:
         def run(tables: Tables) -> None:
             counts = _counts(tables, mine)
             if not any(counts.values()) and tables[_OWNERS].stat()["entries"] >= MOST_OWNERS:
                 return
-            for table, name, time_us in rows:
+            for table, name, time_us, about in rows:
                 before = tables[table].get(mine + name)
                 if before is not None and _time(before) >= time_us:
                     continue
                 counts[table] += before is None
-                tables[table].put(mine + name, time_us.to_bytes(_TIME_BYTES))
+                tables[table].put(mine + name, time_us.to_bytes(_TIME_BYTES) + about)
             for table in (_PEOPLE, _SENT):
                 if counts[table] > MOST:
                     counts[table] = _make_room(tables[table], mine)
@@ -99,16 +126,20 @@ class Correspondents:
 
     def erase(self, owner: str) -> int:
         """Delete all rows of an owner; return their number."""
-        mine = self._hash(owner)
+        mine, named = self._hash(owner), self._hash(_ALL)
 
         def run(tables: Tables) -> int:
-            gone = 0
-            for table in (_PEOPLE, _SENT):
-                for key, _ in _of(tables[table], mine):
-                    tables[table].delete(key)
-                    gone += 1
+            gone = [
+                (table, key) for table in (_PEOPLE, _SENT) for key, _ in _of(tables[table], mine)
+            ]
+            names = [key for key, value in _of(tables[_PEOPLE], named) if value.endswith(mine)]
+            for table, key in (*gone, *((_PEOPLE, one) for one in names)):
+                tables[table].delete(key)
             tables[_OWNERS].delete(mine)
-            return gone
+            counts = _counts(tables, named)
+            counts[_PEOPLE] -= len(names)
+            tables[_OWNERS].put(named, _row(counts))
+            return len(gone) + len(names)
 
         return self._environment.transact(run)
 
@@ -129,24 +160,24 @@ def has_correspondents(home: Path) -> bool:
 
 def _make_room(table: LmdbTable, mine: bytes) -> int:
     """Delete the oldest quarter of an owner's rows; return how many are left."""
-    rows = sorted(_of(table, mine), key=lambda row: row[1])
+    rows = sorted(_of(table, mine), key=lambda row: row[1])  # the time is first
     gone = len(rows) - 3 * MOST // 4
     for key, _ in rows[:gone]:
         table.delete(key)
     return len(rows) - gone
 
 
-def _of(table: LmdbTable, mine: bytes) -> list[tuple[bytes, int]]:
+def _of(table: LmdbTable, mine: bytes) -> list[tuple[bytes, bytes]]:
     found = []
     for key, value in table.scan(mine):
         if not bytes(key).startswith(mine):
             break
-        found.append((bytes(key), _time(value)))
+        found.append((bytes(key), bytes(value)))
     return found
 
 
 def _time(value: object) -> int:
-    return int.from_bytes(bytes(value))  # type: ignore[call-overload]
+    return int.from_bytes(bytes(value)[:_TIME_BYTES])  # type: ignore[call-overload]
 
 
 def _counts(tables: Tables, mine: bytes) -> dict[str, int]:

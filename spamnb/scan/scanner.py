@@ -38,7 +38,7 @@ from spamnb.policy.headers import (
     unscanned_fields,
     with_results,
 )
-from spamnb.policy.letters import answered_in, letter_in
+from spamnb.policy.letters import answered_in, letter_in, person_name
 from spamnb.policy.rulings import Ruling, Rulings, shown_verdict
 from spamnb.policy.senders import SenderEvidence, aligned
 from spamnb.records.correspondents import RELATIONS
@@ -391,23 +391,28 @@ class Scanner:
         pending.results = fields if adds else statement_fields(message.statement)
 
     def _known(self, pending: _PendingScan, message: SenderEvidence, results: list[Result]) -> str:
-        """How all recipients know the author, as a result; empty if the author is not authentic.
+        """What letters tell of the author, as results; how one is known only if authentic.
 
         A message for several recipients must not tell one whom another one knows.
         """
         known, envelope = self._session.correspondents(), pending.request.envelope
-        domain = domain_of(message.author)
-        if known is None or not any(aligned(domain, one) for one in passed_domains(results)):
+        if known is None:
             return ""
+        fields, domain = message.parts[0].fields, domain_of(message.author)
         author, now = address_of(message.author, ""), now_us()
-        answered = answered_in(message.parts[0].fields)
+        name = "" if domain in self._session.local.domains else person_name(fields)
+        said = ["x-name=user"] if name and known.has_name_of_user(name, author, now) else []
+        if not any(aligned(domain, one) for one in passed_domains(results)):
+            return "; ".join(said)
+        answered = answered_in(fields)
         owners = {self._session.owner_of(one) for one in envelope.recipients}
         found = [
             known.relation(owner, author, answered, now) if owner is not None else None
             for owner in owners
         ]
         weakest = min((one for one in found if one), key=RELATIONS.index, default=None)
-        return f"x-known={weakest}" if weakest and None not in found else ""
+        said += [f"x-known={weakest}"] if weakest and None not in found else []
+        return "; ".join(said)
 
     def _note_letter(self, pending: _PendingScan) -> None:
         """Remember whom one of the site's own users writes to."""
@@ -420,13 +425,17 @@ class Scanner:
         letter = letter_in(block.fields, envelope.recipients)
         if letter is None:
             return
-        log = self._deps.log
+        log, now, name = self._deps.log, now_us(), person_name(block.fields)
 
         def then(error: Exception | None) -> None:
             if error is not None:
                 incident(log, "correspondents", error)
 
-        work = partial(known.note, owner, letter.addresses, letter.message_id, now_us())
+        def work() -> None:
+            known.note(owner, letter.addresses, letter.message_id, now)
+            if name:
+                known.note_name(owner, name, address_of(envelope.sender, ""), now)
+
         self._deps.run_in_thread(partial(attempt, work), then)
 
     def _start(self, pending: _PendingScan) -> None:

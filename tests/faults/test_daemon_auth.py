@@ -239,7 +239,7 @@ own_clients = ["203.0.113.0/24"]
 
 
 def letter(number, to="news@shop.example"):
-    head = f"From: bob@example.org\r\nTo: {to}\r\nSubject: dear {number}\r\n"
+    head = f"From: Bob Miller <bob@example.org>\r\nTo: {to}\r\nSubject: dear {number}\r\n"
     return f"{head}Message-ID: <own{number}@example.org>\r\n\r\nhello\r\n".encode()
 
 
@@ -249,7 +249,10 @@ def known(raw):
 
 
 def test_people_whom_one_writes_to_are_known(tmp_path):
-    """Own mail teaches it; a forged author, another person and several recipients get nothing."""
+    """Own mail teaches it; a forged author, another person and several recipients get nothing.
+
+    The name of a user at another address is a result for all recipients.
+    """
     with name_server(ZONE) as server:
         home = tmp_path / "home"
         assert spamnb(home, "train", HAM, SPAM).code == 0
@@ -278,10 +281,19 @@ def test_people_whom_one_writes_to_are_known(tmp_path):
             ident = email.message_from_bytes(both)["Message-ID"]
             (copy,) = until(lambda: delivered(tmp_path, ident, "dan"), "the copy of dan")
             assert known(copy) == ""
+            for number, author, is_named in (
+                (26, '"Miller, Bob" <boss@evil.example>', True),
+                (27, "bob MILLER <news@shop.example>", True),
+                (28, "Bob Miller <bob@example.org>", False),
+                (29, "Bob Milner <boss@evil.example>", False),
+                (30, "Bob <boss@evil.example>", False),
+            ):
+                copy = sent(daemon, tmp_path, raw_of(number, author), client="198.51.100.9")
+                assert ("x-name=user" in results(copy)[0]) is is_named, author
             assert daemon.stop() == 0
         config_flags = ("--config", config)
         done = spamnb(home, *config_flags, "persons", "erase", "--yes", "bob")
-        assert "4 correspondents" in done.out, done.out + done.err
+        assert "5 correspondents" in done.out, done.out + done.err
 
 
 def test_sent_mail_is_read_from_folders(tmp_path):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from spamnb.mail.envelope import LocalHosts
 from spamnb.mail.message import parted
-from spamnb.policy.letters import MOST_ANSWERED, answered_in, letter_in
+from spamnb.policy.letters import MOST_ANSWERED, answered_in, letter_in, person_name
 from spamnb.records.correspondents import KEPT_US, MOST, Correspondents
 
 SECRET = b"s" * 32
@@ -115,6 +115,40 @@ def test_an_owner_has_a_limited_number(known):
     assert known.relation("ben", "bob@shop.example", [], NOW) == "correspondent"
     assert known.erase("ann") <= MOST
     assert known.relation("ann", f"a{MOST}@x.example", [], NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("author", "name"),
+    [
+        (b"Ann Lee <ann@site.example>", "ann lee"),
+        (b'"Lee, Ann" <x@mail.example>', "ann lee"),
+        (b"=?utf-8?q?LEE=2C?= =?utf-8?q?_Ann?= <x@mail.example>", "ann lee"),
+        (b"=?utf-8?b?w4RubmUgTMOkbQ==?= <x@mail.example>", "läm änne"),
+        (b"Ann <ann@site.example>", ""),
+        (b"ann@site.example", ""),
+        (b'"ann lee ann@site.example" <x@mail.example>', ""),
+        (b"the very best offers of this whole week <x@mail.example>", ""),
+        (b"\xff\xfe <", ""),
+    ],
+)
+def test_a_name_is_that_of_a_person_in_any_order(author, name):
+    """Two to six words; one word is a role or a brand."""
+    assert person_name(fields_of(b"From: " + author + b"\r\n\r\n")) == name
+    assert person_name(fields_of(b"Subject: x\r\n\r\n")) == ""
+
+
+def test_the_name_of_a_user_at_another_address(known):
+    """It is known of all owners, for as long as a correspondent, and until it is erased."""
+    known.note_name("ann", "ann lee", "ann@site.example", NOW)
+    known.note_name("ben", "ben low", "ben@site.example", NOW)
+    assert known.has_name_of_user("ann lee", "al@mail.example", NOW + DAY)
+    assert not known.has_name_of_user("ann lee", "Ann@Site.example", NOW + DAY)
+    assert not known.has_name_of_user("ann low", "al@mail.example", NOW + DAY)
+    assert not known.has_name_of_user("ann lee", "al@mail.example", NOW + KEPT_US + DAY)
+    assert known.erase("ann") == 1
+    assert not known.has_name_of_user("ann lee", "al@mail.example", NOW + DAY)
+    assert known.has_name_of_user("ben low", "al@mail.example", NOW + DAY)
+    assert known.relation("ann", "al@mail.example", [], NOW) is None
 
 
 def test_no_address_is_in_the_file(tmp_path):
