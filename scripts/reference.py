@@ -32,6 +32,8 @@ GAUGES = {
     "up_seconds": "time since the start of the daemon",
     "bypass": "1 while all mail passes unscanned by order of the administrator",
     "unscanned_alarm": "1 while more than `serve.unscanned_percent` of the mail passes unscanned",
+    "warnings": "warnings of `spamnb status`",
+    "home_free_bytes": "bytes that are free where the home is",
     "junk_threshold_nats": "log-odds from which mail is junk, before they are stretched",
     "junk_threshold_ham": "messages of ham whose scores set that threshold",
     "review_waiting": "reports that wait for an administrator's decision",
@@ -61,6 +63,7 @@ GAUGES = {
 }
 """name -> meaning; `spamnb/operations/status.py` has the values"""
 _SAMPLE = {
+    "free_bytes": 0,
     "model": {
         "messages": {"ham": 1},
         "learnt": {"ham": 1},

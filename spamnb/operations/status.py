@@ -279,6 +279,9 @@ def gauges(facts: Mapping[str, Any]) -> dict[str, float]:
     found: dict[str, float] = {"up_seconds": facts.get("up_s", 0.0)}
     found["bypass"] = float(bool(facts.get("bypass")))
     found["unscanned_alarm"] = float(bool(facts.get("lately", {}).get("alarm")))
+    found["warnings"] = len(facts.get("warnings", ()))
+    if "free_bytes" in facts:
+        found["home_free_bytes"] = facts["free_bytes"]
     found["review_waiting"] = facts.get("review", 0)
     found["quarantine_messages"] = facts.get("quarantine", {}).get("messages", 0)
     found["quarantine_bytes"] = facts.get("quarantine", {}).get("bytes", 0)

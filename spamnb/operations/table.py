@@ -101,6 +101,7 @@ def gathered(model: AdminModel, daemon: AdminDaemon | None) -> Facts:
         facts |= {"clock": "", "review": 0, "quarantine": empty} | daemon.facts()
     with status.noted(facts):
         status.check_home(home)
+        facts["free_bytes"] = shutil.disk_usage(home).free
         if daemon is None:
             facts["bypass"] = (home / FILE).exists()
         facts["review"] = model.review_queue.count()
