@@ -9,6 +9,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, Final
 
 from spamnb.policy.headers import REQUIRED_SCORE
@@ -38,6 +39,8 @@ STATUSES: Final[dict[Problem, int]] = {
     "media": 415,
     "protocol": 400,
 }
+_MOST_WINDOW: Final = 8 << 20
+"""bytes of memory for a Zstandard window: that of all levels up to 19"""
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JSON: Final = "application/json"
 _as_json: Final = json.JSONEncoder(separators=(",", ":")).encode
@@ -591,6 +594,26 @@ def _first_line(line: bytes) -> ClientRequest:
     dialect: Dialect = "rspamc" if found[2] == b"RSPAMC" else "spamd"
     version = int(found[3]), int(found[4])
     return ClientRequest(dialect, found[1].decode("ascii").upper(), version)
+
+
+def unpacked(data: bytes, most: int) -> bytes:
+    """A message of Zstandard frames, of at most so many bytes."""
+    try:
+        zstandard = import_module("zstandard")
+    except ImportError as error:
+        raise RequestError("media", "zstd needs the package zstandard") from error
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
+    try:
+        with decompressor.stream_reader(data, read_across_frames=True) as reader:
+            found = bytes(reader.read(most + 1))
+        size = zstandard.frame_content_size(data)
+    except zstandard.ZstdError as error:
+        raise RequestError("data", "the message is not valid zstd data") from error
+    if len(found) > most:
+        raise RequestError("data", "the unpacked message is too large")
+    if len(found) < size:
+        raise RequestError("data", "the compressed message is cut off")
+    return found
 
 
 def _inflated(data: bytes, most: int) -> bytes:

@@ -167,8 +167,11 @@ def _http_plan(request: ClientRequest, peer: PeerIdentity, params: ScannerParams
     for name in request.headers:
         if name in _LOCAL_FILES or name.startswith("shm"):
             raise RequestError("protocol", "messages are not read from files")
-    if request.header("compression", "content-encoding").lower() not in ("", "identity"):
-        raise RequestError("media", "compressed messages cannot be read")
+    compression = request.header("compression", "content-encoding").lower()
+    if compression == "zstd":
+        request.body = dialects.unpacked(request.body, params.scan_limit_bytes + INFLATED_BYTES)
+    elif compression not in ("", "identity"):
+        raise RequestError("media", "of compressed messages only zstd can be read")
     path = _PATHS.get(request.verb)
     if path is None:
         raise RequestError("usage", "no such path")

@@ -184,6 +184,9 @@ def test_rspamc_reads_every_reply(site):
     assert "Spam: true" in shown
     assert "Symbol: SPAMNB_" in shown
     assert "Messages scanned: " in run_line(stat).stdout.decode()
+    assert "rspamc -h" in symbols
+    packed = run_line(symbols.replace("rspamc -h", "rspamc -z -h"), site.message("spam", 3))
+    assert packed.stdout.decode().splitlines()[1:4] == shown.splitlines()[1:4], packed
     message = site.message("ham", 11)
     named = symbols.replace("symbols", "-d alice@example.org learn_ham")
     for line in (named, named.replace("learn_ham", "learn_spam")):

@@ -4,6 +4,7 @@ import email
 import json
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +38,10 @@ def advised(decision="junk", mail_action="headers", tag=b"", score=7.5):
 JUNK, HAM = advised(), advised("deliver", score=1.2)
 DEFERRED = ScanResult("defer", facts={"verdict": "unscanned", "reason": "busy"})
 UNSCANNED = ScanResult(add=(), facts={"verdict": "unscanned", "reason": "fault"})
+
+
+ZSTD = zstandard.ZstdCompressor()
+UNSIZED = zstandard.ZstdCompressor(write_content_size=False)
 
 
 class Driver:
@@ -255,7 +260,11 @@ def test_the_own_path_returns_header_or_message():
         (post("/checkv2", Path="/etc/passwd"), 400),
         (post("/checkv2", Shm="x"), 400),
         (post("/checkv2", Shm_Offset="1"), 400),
-        (post("/checkv2", Compression="zstd"), 415),
+        (post("/checkv2", Compression="brotli"), 415),
+        (post("/checkv2", b"no zstd", Compression="zstd"), 400),
+        (post("/checkv2", ZSTD.compress(BODY)[:-3], Compression="zstd"), 400),
+        (post("/checkv2", ZSTD.compress(bytes(1 << 28)), Compression="zstd"), 400),
+        (post("/checkv2", UNSIZED.compress(bytes(1 << 28)), Compression="zstd"), 400),
         (post("/unknown"), 404),
         (b"GET /checkv2 HTTP/1.1\r\n\r\n", 405),
         (b"GET / HTTP/3.0\r\n\r\n", 400),
@@ -268,6 +277,16 @@ def test_requests_that_are_not_served(data, status):
     one = Driver().feed(data)
     assert one.sent.startswith(b"HTTP/1.1 %d " % status)
     assert one.requests == one.questions == []
+
+
+@pytest.mark.parametrize("packer", [ZSTD, UNSIZED])
+@pytest.mark.parametrize("name", ["Compression", "Content_Encoding"])
+def test_a_message_of_zstd_is_the_message(packer, name):
+    """With and without its size in the frame, as clients of rspamd send it."""
+    one = Driver().feed(post("/checkv2", packer.compress(BODY), **{name: "zstd"}))
+    plain = Driver().feed(post("/checkv2"))
+    assert one.requests[0].raw == plain.requests[0].raw
+    assert json_of(one.sent)["action"] == "add header"
 
 
 def test_requests_of_one_connection_are_answered_in_order():
