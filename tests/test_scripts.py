@@ -101,7 +101,7 @@ SLOW = {
     *("bench/instructions", "bench-smtp", "bench/console_flood", "bench/endpoints"),
     *("bench/evasion", "bench/fleet_hour", "bench/accuracy", "bench/console", "bench/prior"),
     *("bench/worlds", "make-prior", "bench/senders", "bench/decisions", "bench/fleet", "fuzz"),
-    "bench/threshold_attack",
+    *("bench/threshold_attack", "bench/fleet_capacity", "bench/memory", "bench/labels"),
 }
 """They take 40 to 120 s each on a busy machine (valgrind runs a program fifty times as long)."""
 

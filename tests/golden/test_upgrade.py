@@ -35,16 +35,26 @@ def test_the_last_release_is_among_them():
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_question_has_the_answer_of_the_release(home, question):
-    """Counts, journal, verdicts, persons, lists, waiting mail and scores are what they were.
+    """Counts, journal, verdicts, persons, lists and waiting mail are what they were.
 
-    A later version may say more about each of them, and finds passages in texts.
+    A later version may say more about each of them, and finds passages in texts. Scores move by a
+    few percent at most: a later version reads features that the model has not learnt.
     """
     now, then = rounded(home.ask(question)), rounded(home.answers[question])
     for one, old in zip(now, then, strict=True):
         if any(clue["location"] == "passage" for clue in one.get("clues", ())):
             assert one["log_odds"] > old["log_odds"]
         else:
-            assert {name: one[name] for name in old} == old
+            assert {name: one[name] for name in old} == like(old)
+
+
+def like(old):
+    """What equals this value, with numbers that are within 3 % of those of a score."""
+    if isinstance(old, float):
+        return pytest.approx(old, rel=0.03, abs=0.001)
+    if isinstance(old, list):
+        return [like(one) for one in old]
+    return {name: like(one) for name, one in old.items()} if isinstance(old, dict) else old
 
 
 def rounded(lines):
