@@ -30,6 +30,8 @@ from spamnb.settings.schema import AuthSettings
 from spamnb.telemetry import Log, incident
 
 TRY_AGAIN_S: Final = 60.0
+_SLACK_S: Final = 5.0
+"""beside two limits of time, that of the first question and that of a check, on a busy machine"""
 _PRIVATE: Final = tuple(
     map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"))
 )
@@ -108,24 +110,29 @@ class MailboxCheck:
     def __init__(self, settings: AuthSettings, log: Log) -> None:
         self._check = SenderCheck(settings, log)
         self._is_possible = settings.is_possible
+        self._most_s = 2 * settings.wait_s + _SLACK_S
         self._log = log
         self._tried_s = -TRY_AGAIN_S
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        if self._is_possible:
+            self._thread.start()
 
     def checked(self, raws: Sequence[bytes], local: LocalHosts) -> list[CheckedMail]:
         """Each message with its results above it, unless a server of the site has checked it."""
         if not self._is_possible or not local.key:
             return [_checked(raw, local, "") for raw in raws]
-        if not self._thread.is_alive():
-            self._thread.start()
-        work = self._checked(raws, local)
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        found = asyncio.run_coroutine_threadsafe(self._checked(raws, local), self._loop)
+        try:
+            return found.result(self._most_s)
+        except TimeoutError:
+            found.cancel()
+            return [_checked(raw, local, "") for raw in raws]
 
     def close(self) -> None:
         """Stop, and close the sockets."""
         if self._thread.is_alive():
-            asyncio.run_coroutine_threadsafe(self._check.close(), self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._check.close(), self._loop).result(self._most_s)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
         self._loop.close()

@@ -97,10 +97,9 @@ class OwnershipCheck:
             assert unknown is not None, "a feedback has a message or references"
             raise unknown
         given = self.model.example(feedback.raw)
-        scored = next(iter(self._entries(digest=given.digest)), None)
-        scored = scored or self._signed(feedback.raw, given)
-        example = stored_example(scored, given.words) if scored else given
-        return ResolvedMessage(example, proven=True)
+        entry = next(iter(self._entries(digest=given.digest)), None)
+        entry = entry or self._signed(feedback.raw, given)
+        return ResolvedMessage(_as_scored(entry, given) if entry else given, proven=True)
 
     def _for_user(self, feedback: Feedback) -> ResolvedMessage:
         """Find a message that was delivered to the user."""
@@ -115,10 +114,10 @@ class OwnershipCheck:
         given = self.model.example(feedback.raw)
         named = self._entries(digest=given.digest)
         entry = next((one for one in named if self._is_own(feedback.user, one)), None)
-        entry = entry or self._signed(feedback.raw, given, feedback.user)
-        entry = entry or self._attached(feedback)
-        if entry:
-            return ResolvedMessage(stored_example(entry, given.words), proven=True)
+        if entry := entry or self._signed(feedback.raw, given, feedback.user):
+            return ResolvedMessage(_as_scored(entry, given), proven=True)
+        if entry := self._attached(feedback):
+            return ResolvedMessage(entry_example(entry), proven=True)
         learn = self.rules.unproven == "learn" or (
             feedback.vouched and self.rules.unproven != "refuse"
         )
@@ -227,6 +226,11 @@ class OwnershipCheck:
 def _split_head(raw: bytes) -> tuple[bytes, bytes]:
     end = _END_OF_HEAD.search(raw)
     return (raw[: end.start()], raw[end.end() :]) if end else (raw, b"")
+
+
+def _as_scored(entry: HistoryEntry, given: Example) -> Example:
+    """A message with the features that were scored, unless that was by a model of another key."""
+    return stored_example(entry, given.words) if _are_similar(entry.ids, given.ids) else given
 
 
 def _are_similar(one: Sequence[Ids], other: Sequence[Ids]) -> bool:

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from spamnb.engine.filter import OWNER, Filter, new_recipe
@@ -88,6 +89,24 @@ def test_an_admin_teaches_of_every_message(feedback_service, model):
     assert (answer.state, answer.receipt.after) == ("learnt", "ham")
     assert answer.receipt.probability_after < answer.receipt.probability_before
     assert model.score(raw).decision == "deliver"
+
+
+@pytest.mark.parametrize("trust", ["admin", "user"])
+@pytest.mark.parametrize("same_key", [True, False])
+def test_the_features_that_were_scored_are_learnt(feedback_service, model, trust, same_key):
+    """With those of the sender's check, which a stored copy lacks; not those of another model."""
+    raw = mail(1, "cheap pills and a casino bonus")
+    given, key = model.example(raw).ids, np.uint64(0 if same_key else 1 << 40)
+    ids = (given[0] ^ key, np.sort(np.append(given[1] ^ key, np.uint64(77))))
+    model.history.add([
+        HistoryEntry(1, os.urandom(16), model.example(raw).digest, "", "spam", 0.9, 2.0, "junk",
+                     ids, notes={"to": ALICE})
+    ])  # fmt: skip
+    answer = feedback_service.teach(Feedback("ham", raw, user=ALICE, trust=trust))
+    with model.store.read() as view:
+        taught = view.event(answer.receipt.event)
+    wanted = ids if same_key else given
+    assert [one.tolist() for one in taught.ids] == [one.tolist() for one in wanted]
 
 
 def test_a_duplicate_is_a_success_that_changes_nothing(feedback_service, model):
