@@ -309,7 +309,7 @@ def _run_fork(role: str, line: SupervisorChannel, fds: list[int], mask: Iterable
         _show(f"spamnb.daemon\0{role}")
         status = run_child(line.leave_to_child(), mask)
     except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else 1
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:  # noqa: BLE001 - the end of a process
         sys.excepthook(*sys.exc_info())
     finally:

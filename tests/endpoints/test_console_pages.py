@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import smtplib
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -13,7 +14,7 @@ from support.browser import LOGINS, PASSWORD, pages
 from support.cli import HAM, SPAM, spamnb
 from support.console import trained_home
 from support.page_client import Rig
-from support.waiting import until
+from support.waiting import LIMIT_S, until
 
 from spamnb.console.page import (
     IDLE_US,
@@ -174,17 +175,19 @@ def test_the_sender_of_a_message_is_listed_and_taken_back(rig, cookies):
 
 def test_the_box_of_the_sender_tells_what_came_before(rig, cookies):
     """An administrator sees the counts of all mail from the domain, a user those of own mail."""
-    signature = rig.deliver("alice@example.org")
-    rig.deliver("bob@example.org")
-    path = f"/message/{signature}"
+    known = len(rig.daemon.logged("message"))
+    for to in ("alice@example.org", "alice@example.org", "bob@example.org"):
+        with smtplib.SMTP("127.0.0.1", rig.daemon.port(), timeout=LIMIT_S) as peer:
+            peer.sendmail("ann@letters.example", [to], "From: ann@letters.example\r\n\r\nhello")
+    signature = rig.daemon.wait_for("message", known + 1)["signature"]
 
-    def count(login):
-        text = html.unescape(rig.get(path, cookies[login]).text)
-        found = re.search(r"(?:From|The last) (?:\S+ since \S+ ?.*?: )?(\d+) messages", text)
+    def shown(login):
+        page = rig.get(f"/message/{signature}", cookies[login]).text
+        found = re.search(r"From letters\.example since .*?: (\d+) messages", page, re.DOTALL)
         return int(found[1]) if found else 0
 
-    until(lambda: count("root") > count("alice") > 0, "the index of verdicts")
-    assert "Show them" in rig.get(path, cookies["alice"]).text
+    until(lambda: (shown("root"), shown("alice")) == (3, 2), "the index of verdicts")
+    assert "Show them" in rig.get(f"/message/{signature}", cookies["alice"]).text
 
 
 def test_an_auditor_changes_nothing(rig, cookies):
