@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -53,12 +53,25 @@ def imap(
     a daemon runs with these settings, it reads the mailboxes itself.
     """
     from spamnb.daemon.sender_check import MailboxCheck
+
+    accounts = _accounts(session, names)
+    with closing(MailboxCheck(session.settings.auth, session.log)) as check:
+        model = _model(session, check)
+        _follow(session, accounts, model, once=once, existing=existing, as_json=as_json)
+
+
+def _follow(
+    session: CliSession,
+    accounts: dict[str, ImapParams],
+    model: MailboxModel,
+    *,
+    once: bool,
+    existing: bool,
+    as_json: bool,
+) -> None:
     from spamnb.imap.client import StopSignal
     from spamnb.imap.sync import AccountReader, ImapPlan, ImapPorts
 
-    accounts = _accounts(session, names)
-    check = MailboxCheck(session.settings.auth, session.log)
-    model = _model(session, check)
     target = _TeachTarget(session, model, as_json=as_json)
     ports = ImapPorts(model.judge, model.label_of, target.teach, target.report)
     plan = ImapPlan(session.home, ports, target.trouble, lambda _: None, existing)
@@ -71,7 +84,6 @@ def imap(
             _read_until_stopped(accounts, plan, stop)
     finally:
         model.close()
-        check.close()
         stop.close()
 
 

@@ -136,9 +136,10 @@ class Correspondents:
             for table, key in (*gone, *((_PEOPLE, one) for one in names)):
                 tables[table].delete(key)
             tables[_OWNERS].delete(mine)
-            counts = _counts(tables, named)
-            counts[_PEOPLE] -= len(names)
-            tables[_OWNERS].put(named, _row(counts))
+            if names:
+                counts = _counts(tables, named)
+                counts[_PEOPLE] -= len(names)
+                tables[_OWNERS].put(named, _row(counts))
             return len(gone) + len(names)
 
         return self._environment.transact(run)

@@ -366,12 +366,14 @@ class Scanner:
         """Add results to a message that has others, or has these; after a fault it has none."""
 
         def work() -> None:
-            site, found = local.authserv_ids, message.parts[0].results
+            site, block = local.authserv_ids, message.parts[0]
+            found = list(block.results)
             if own:
                 found += read_results(f"{site[0]}; {own}".encode(), site) or []
             if known := self._known(pending, message, found):
                 found += read_results(f"{site[0]}; {known}".encode(), site) or []
             self._add_results(pending, message, local, "; ".join(filter(None, (own, known))))
+            block.results = found
 
         if isinstance(error := attempt(work), Exception):
             incident(self._deps.log, "auth", error)

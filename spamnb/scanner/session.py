@@ -168,9 +168,9 @@ def _http_plan(request: ClientRequest, peer: PeerIdentity, params: ScannerParams
         if name in _LOCAL_FILES or name.startswith("shm"):
             raise RequestError("protocol", "messages are not read from files")
     compression = request.header("compression", "content-encoding").lower()
-    if compression == "zstd":
+    if compression == "zstd" and request.body:
         request.body = dialects.unpacked(request.body, params.scan_limit_bytes + INFLATED_BYTES)
-    elif compression not in ("", "identity"):
+    elif compression not in ("", "identity", "zstd"):
         raise RequestError("media", "of compressed messages only zstd can be read")
     path = _PATHS.get(request.verb)
     if path is None:

@@ -287,6 +287,8 @@ def test_a_message_of_zstd_is_the_message(packer, name):
     plain = Driver().feed(post("/checkv2"))
     assert one.requests[0].raw == plain.requests[0].raw
     assert json_of(one.sent)["action"] == "add header"
+    ping = Driver().feed(b"GET /ping HTTP/1.1\r\nCompression: zstd\r\n\r\n")
+    assert ping.sent.startswith(b"HTTP/1.1 200 ")
 
 
 def test_requests_of_one_connection_are_answered_in_order():
