@@ -98,7 +98,7 @@ class ScoreWatch:
         assert model.history is not None
         if self._seen < 0:
             self._seen = model.history.seq_span()[1]
-            newest = list(islice(model.history.newest(), WINDOW))
+            newest = list(islice(model.history.newest(with_ids=False), WINDOW))
             self._entries.extend(reversed(newest))
         while found := model.history.facts_after(self._seen, _BATCH):
             self._entries.extend(entry for _, entry in found if entry is not None)

@@ -71,7 +71,7 @@ def history(model: Filter, wanted: VerdictFilter, limit: int = 0) -> list[dict[s
     """Return the verdicts that match, at most `limit` if it is not 0."""
     if wanted.label is not None:
         model.label(wanted.label)
-    entries = model.history.newest() if model.history else iter(())
+    entries = model.history.newest(with_ids=False) if model.history else iter(())
     return [verdict_facts(entry) for entry in islice(filter(wanted, entries), limit or None)]
 
 
@@ -160,7 +160,7 @@ def action_of(entry: HistoryEntry) -> str:
 
 
 MOST_COUNTED = 20_000
-"""verdicts that are counted by sender, the newest: 60 us each"""
+"""verdicts that are counted by sender, the newest: 50 us each"""
 
 
 @dataclass(slots=True)
@@ -197,7 +197,7 @@ def seen_senders(history: History, since_us: int, most: int) -> list[dict[str, A
     Mail that is only observed, such as that of the site's own users, is not counted.
     """
     found: dict[str, SeenSender] = {}
-    for entry in islice(history.newest(), MOST_COUNTED):
+    for entry in islice(history.newest(with_ids=False), MOST_COUNTED):
         if entry.time_us < since_us:
             break
         if "observed" not in entry.notes:

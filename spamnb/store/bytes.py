@@ -16,12 +16,15 @@ bytes.
 
 Integers: u8 width (0, 1, 2, 4 or 8; 0 says that all are zero), then the values, little endian.
 
+`FrequentIds` stores several sets in 3 bytes an id, if both sides have a table of frequent ids.
+
 Failure: inconsistent bytes raise StoreDamagedError; nothing is read past the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -159,6 +162,97 @@ def decode_ids(reader: ByteCursor) -> Ids:
     return ids
 
 
+_PLACE_BITS = 16
+_PLACES = 1 << _PLACE_BITS
+_PLACE_SHIFT = np.uint64(64 - _PLACE_BITS)
+_LOW_BYTES = 6
+_PARTS = _PLACES >> 8
+
+
+class FrequentIds:
+    """A table of frequent ids, by which sets of ids are stored in less space. Immutable.
+
+    The place of an id in the table is its top 16 bits, which are stored of every id; the other 48
+    bits are stored only if the table has another id there.
+
+        varint G | G * varint n       the number of ids in each set; N is their sum
+        bitmap, N bits                whether the table has another id there
+        those ids * 6                 their low bytes, little endian
+        N bytes                       the lower half of each place
+        bitmap, N + 256 G bits        bit (place >> 8) + 256 g + i is set for the i-th id, of set g
+
+    Of the messages of three collections of mail, the table of 1,000 others has 76 % of the ids:
+    3.0 bytes an id, in some 30 us a message. Ranks in a sorted table of as many ids took a
+    binary search for each id, 200 us a message, and saved a tenth.
+    """
+
+    SIZE = 8 * _PLACES
+    """bytes in memory"""
+
+    def __init__(self, ids: Ids) -> None:
+        if len(ids) != _PLACES:
+            raise StoreDamagedError(f"a table of {len(ids)} frequent ids")
+        self.ids = ids
+
+    @staticmethod
+    def of(ids: Ids) -> FrequentIds:
+        """The table of the ids that occur most often in an array."""
+        distinct, counts = np.unique(ids, return_counts=True)
+        distinct = distinct.take(np.argsort(counts, kind="stable"))
+        table = np.zeros(_PLACES, np.uint64)
+        table[(distinct >> _PLACE_SHIFT).view(np.int64)] = distinct  # the last one stays
+        return FrequentIds(table)
+
+    def encode(self, sets: Sequence[Ids]) -> bytes:
+        """Sorted sets of distinct ids."""
+        sizes = [len(one) for one in sets]
+        ids = np.concatenate(sets) if sets else np.zeros(0, np.uint64)
+        places = (ids >> _PLACE_SHIFT).view(np.int64)
+        others = self.ids.take(places) != ids
+        lows = ids.compress(others).astype(_U64, copy=False).view(np.uint8).reshape(-1, 8)
+        at = np.arange(len(ids))
+        end = 0
+        for size in sizes[:-1]:
+            end += size
+            at[end:] += _PARTS
+        bitmap = np.zeros(len(ids) + _PARTS * len(sets), np.bool_)
+        bitmap[(places >> 8) + at] = True
+        return b"".join(
+            (
+                varint(len(sets)),
+                *map(varint, sizes),
+                np.packbits(others).tobytes(),
+                lows[:, :_LOW_BYTES].tobytes(),
+                places.astype(np.uint8).tobytes(),
+                np.packbits(bitmap).tobytes(),
+            )
+        )
+
+    def decode(self, reader: ByteCursor) -> tuple[Ids, ...]:
+        """Read what `encode` made with this table."""
+        sizes = [reader.varint() for _ in range(reader.varint())]
+        count = sum(sizes)
+        others = _bits(reader, count).view(np.bool_)
+        known = count - int(np.count_nonzero(others))
+        raw = np.frombuffer(reader.take((count - known) * _LOW_BYTES), np.uint8)
+        lows = np.zeros((count - known, 8), np.uint8)
+        lows[:, :_LOW_BYTES] = raw.reshape(-1, _LOW_BYTES)
+        halves = np.frombuffer(reader.take(count), np.uint8)
+        ones = np.flatnonzero(_bits(reader, count + _PARTS * len(sizes)))
+        if len(ones) != count:
+            raise StoreDamagedError(f"stored sets of {count} ids have a bitmap of {len(ones)}")
+        places = (((ones - np.arange(count)) & (_PARTS - 1)) << 8 | halves).view(np.uint64)
+        ids = self.ids.take(places.view(np.int64))
+        ids[others] = lows.reshape(-1).view(_U64) | places.compress(others) << _PLACE_SHIFT
+        ends = list(accumulate(sizes, initial=0))
+        return tuple(ids[start:end] for start, end in pairwise(ends))
+
+
+def _bits(reader: ByteCursor, count: int) -> NDArray[np.uint8]:
+    """Read a bitmap of so many bits."""
+    return np.unpackbits(np.frombuffer(reader.take((count + 7) // 8), np.uint8), count=count)
+
+
 def _low_bytes(count: int) -> int:
     """The number of raw bytes that makes raw bytes and bitmap together smallest."""
     if count < _SMALL_SET:
@@ -182,6 +276,35 @@ def _width(bottom: int, top: int) -> int:
         if -(limit := 1 << 8 * width - 1) <= bottom and top < limit:
             return width
     raise BugError(f"integers to be stored fit 64 bits, {top} does not")
+
+
+_HEX = bytes(b"0123456789abcdef"[value] if value < 16 else 0 for value in range(256))
+_FROM_HEX = bytes(
+    int(chr(char), 16) if chr(char) in "0123456789abcdef" else 0 for char in range(256)
+)
+
+
+def encode_small(values: NDArray[np.uint8]) -> bytes:
+    """An array of bytes, in half the space if all are below 16; the reader must know its length.
+
+    As hexadecimal digits: 2 us for 450 values, shifting and joining them took 8.
+    """
+    raw = values.tobytes()
+    digits = raw.translate(_HEX)
+    if 0 in digits:
+        return _SMALL[8] + raw
+    return _SMALL[4] + bytes.fromhex((digits + b"0" * (len(digits) & 1)).decode("ascii"))
+
+
+def decode_small(reader: ByteCursor, count: int) -> NDArray[np.uint8]:
+    """Read an array of so many bytes."""
+    width = reader.byte()
+    if width not in (4, 8):
+        raise StoreDamagedError(f"stored values of {width} bits each")
+    if width == 8:
+        return np.frombuffer(reader.take(count), np.uint8)
+    digits = reader.take((count + 1) // 2).hex().encode("ascii")
+    return np.frombuffer(digits.translate(_FROM_HEX), np.uint8, count)
 
 
 def decode_blocks(reader: ByteCursor, groups: Sequence[Ids]) -> Blocks:

@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from support.history import NOON_2026, damaged_once, entry, recent
+from support.history import NOON_2026, damaged_once, entry, number_of, recent
 from support.waiting import LIMIT_S
 
 from spamnb.errors import BugError, StoreDamagedError, StoreError, StoreFullError, StoreVersionError
@@ -110,6 +110,124 @@ class TestFinding:
             assert same(recent(history, 1)[0], entry(1))
             assert history.warning == ""
         history.close()
+
+
+def like(number, *, kind=0, **other):
+    """An entry whose features are those of other messages of its kind, but for some."""
+    common = np.random.default_rng(kind).integers(0, 1 << 64, 4_000, dtype=np.uint64)
+    rng = np.random.default_rng(number)
+    own = rng.integers(0, 1 << 64, 40, dtype=np.uint64)
+    groups = (np.unique(rng.choice(common, 200)), np.unique([*rng.choice(common, 200), *own]))
+    blocks = np.zeros(sum(map(len, groups)), np.uint8) if number % 2 else None
+    return entry(number, ids=groups, blocks=blocks, **other)
+
+
+class TestFrequentIds:
+    """Entries are stored by a table of frequent ids, once there are enough entries."""
+
+    @pytest.fixture(autouse=True)
+    def _early(self, monkeypatch):
+        monkeypatch.setattr(module, "_FREQUENT_FROM", 20)
+        monkeypatch.setattr(module, "_FLUSH_S", 1000.0)
+
+    def test_entries_get_smaller_and_come_back(self, tmp_path):
+        """With and without a table, from the process that made it and from another one."""
+        with contextlib.closing(History.open(tmp_path / "h")) as history:
+            history.add(like(n) for n in range(1, 101))
+            history.flush()
+            before = history._bytes()
+            history.add(like(n) for n in range(101, 201))
+            history.flush()
+            assert history._bytes() - before < before / 2
+        with contextlib.closing(History.open(tmp_path / "h")) as history:
+            found = list(history.newest())
+            assert [same(one, like(number_of(one))) for one in found] == [True] * 200
+            (one,) = history.find(signature=like(150).signature)
+            assert same(one, like(150))
+            short = list(history.newest(with_ids=False))
+            assert [(one.message_id, one.ids) for one in short] == [
+                (one.message_id, ()) for one in found
+            ]
+
+    def test_a_new_table_for_new_mail(self, tmp_path):
+        """After a month, and at 16 times the entries; those that no entry needs are deleted."""
+        limits = HistoryLimits(keep_days=40)
+        with contextlib.closing(History.open(tmp_path / "h", limits)) as history:
+
+            def grow(first, last, day):
+                when = NOON_2026 + day * DAY_US
+                for n in range(first, last):
+                    history.add([like(n, kind=day, time_us=when + n)])
+                history.flush()
+                return history._frequent.size // module.FrequentIds.SIZE
+
+            assert grow(1, 21, 0) == 1
+            assert grow(21, 319, 1) == 1
+            assert grow(319, 321, 2) == 2
+            assert grow(321, 322, 31) == 2
+            assert grow(322, 323, 33) == 3
+            assert all(same(a, b) for a, b in zip(
+                list(history.newest())[:2],
+                (like(322, kind=33, time_us=NOON_2026 + 33 * DAY_US + 322),
+                 like(321, kind=31, time_us=NOON_2026 + 31 * DAY_US + 321)), strict=True,
+            ))  # fmt: skip
+            assert grow(323, 324, 35) == 3
+            assert history.expire(NOON_2026 + 74 * DAY_US) == 322
+            assert history._frequent.size == module.FrequentIds.SIZE
+            assert history.count() == 1
+        with contextlib.closing(History.open(tmp_path / "h", limits)) as history:
+            assert len(recent(history, 9)) == 1
+
+    def test_pending_entries_survive_a_new_history(self, tmp_path):
+        """The table that they need goes with them when a damaged history is set aside."""
+        with contextlib.closing(History.open(tmp_path / "h")) as history:
+            history.add(like(n) for n in range(1, 41))
+            history.flush()
+            history.add([like(41)])
+            history._with_recovery(damaged_once())
+            (one,) = history.newest()
+            assert same(one, like(41))
+
+    def test_an_entry_without_its_table_is_skipped(self, tmp_path):
+        """It hides no other, and its facts can be read."""
+        with contextlib.closing(History.open(tmp_path / "h")) as history:
+            history.add(like(n) for n in range(1, 41))
+            history.flush()
+            history.add([like(41)])
+            history.flush()
+            with history._environment.write() as tables:
+                (key,) = [key for key, _ in tables["meta"].scan(b"frequent") if len(key) == 12]
+                tables["meta"].delete(key)
+        with contextlib.closing(History.open(tmp_path / "h")) as history:
+            assert [number_of(one) for one in history.newest()] == list(range(40, 0, -1))
+            assert number_of(next(history.newest(with_ids=False))) == 41
+
+    def test_of_two_that_find_it_due_one_makes_it(self, tmp_path):
+        """The other uses the table that is there."""
+        with contextlib.ExitStack() as stack:
+            one, two = (
+                stack.enter_context(contextlib.closing(History.open(tmp_path / "h")))
+                for _ in range(2)
+            )
+            one.add(like(n) for n in range(1, 41))
+            due = two._frequent.is_due
+
+            def is_due(count, seq):
+                one.flush()  # another process is faster
+                return due(count, seq)
+
+            two._frequent.is_due = is_due
+            two.flush()
+            assert one._frequent.newest.name == two._frequent.newest.name
+            assert one._frequent.size == module.FrequentIds.SIZE
+
+    def test_a_small_history_has_none(self, tmp_path):
+        """A table would take as much as its entries."""
+        limits = HistoryLimits(limit_bytes=1_000_000)
+        with contextlib.closing(History.open(tmp_path / "h", limits)) as history:
+            history.add(like(n) for n in range(1, 41))
+            history.flush()
+            assert history._frequent.newest is None
 
 
 class TestBounds:

@@ -26,12 +26,15 @@ from spamnb.model.events import (
 )
 from spamnb.store.bytes import (
     ByteCursor,
+    FrequentIds,
     chunk,
     decode_ids,
     decode_ints,
+    decode_small,
     encode_ids,
     encode_ids_raw,
     encode_ints,
+    encode_small,
     text,
     varint,
 )
@@ -170,6 +173,74 @@ class TestIds:
         data[-1] = 0xFF
         with pytest.raises(StoreDamagedError):
             decode_ids(ByteCursor(bytes(data)))
+
+
+FREQUENT = np.random.default_rng(3).integers(0, 1 << 64, 5_000, dtype=np.uint64)
+TABLE = FrequentIds.of(FREQUENT)
+MESSAGES = st.lists(
+    st.tuples(ID_SETS, st.sets(st.sampled_from(FREQUENT.tolist()), max_size=80)).map(
+        lambda two: np.array(sorted({*two[0].tolist(), *two[1]}), np.uint64)
+    ),
+    max_size=4,
+)
+
+
+class TestFrequentIds:
+    @given(MESSAGES)
+    def test_any_sets_come_back(self, sets):
+        """Ids in the table, others with the place of one of these, and empty sets."""
+        sets.append(np.array([0, int(FREQUENT[0]) ^ 1, (1 << 64) - 1], np.uint64))
+        sets[-1].sort()
+        reader = ByteCursor(TABLE.encode(sets) + b"rest")
+        assert [one.tolist() for one in TABLE.decode(reader)] == [one.tolist() for one in sets]
+        assert bytes(reader.take(4)) == b"rest"
+
+    def test_no_sets(self):
+        """A message without groups of features."""
+        assert TABLE.decode(ByteCursor(TABLE.encode([]))) == ()
+
+    def test_the_most_frequent_id_of_a_place_is_chosen(self):
+        """Of two ids with the same top bits, that which occurs more often."""
+        rare, often = 7 << 48 | 1, 7 << 48 | 2
+        table = FrequentIds.of(np.array([often, rare, often], np.uint64))
+        assert table.ids[7] == often
+        assert len(table.encode([np.array([often], np.uint64)])) + 6 == len(
+            table.encode([np.array([rare], np.uint64)])
+        )
+
+    def test_frequent_ids_take_a_fifth_of_their_bytes(self):
+        """Those of a message of 300 features that are all in the table."""
+        ids = np.unique(TABLE.ids[TABLE.ids > 0][:300])
+        assert len(TABLE.encode([ids])) <= 8 * len(ids) / 5
+
+    @given(st.binary(max_size=300))
+    def test_any_bytes_are_ids_or_damage(self, data):
+        """Invalid bytes raise an error and are never read past the end."""
+        with suppress(StoreDamagedError):
+            TABLE.decode(ByteCursor(data))
+
+    def test_inconsistent_bytes_are_damage(self):
+        """A bitmap that names too many ids, and a table of another size."""
+        data = TABLE.encode([FREQUENT[:3]])
+        with pytest.raises(StoreDamagedError, match="bitmap"):
+            TABLE.decode(ByteCursor(data[:-2] + b"\xff\xff"))
+        with pytest.raises(StoreDamagedError, match="table"):
+            FrequentIds(FREQUENT)
+
+
+class TestSmallBytes:
+    @given(st.lists(st.integers(0, 255)) | st.lists(st.integers(0, 15)))
+    def test_any_come_back(self, values):
+        """In half the bytes if all are small."""
+        data = encode_small(np.array(values, np.uint8))
+        assert decode_small(ByteCursor(data), len(values)).tolist() == values
+        half = max(values, default=0) < 16
+        assert len(data) == 1 + ((len(values) + 1) // 2 if half else len(values))
+
+    def test_another_width_is_damage(self):
+        """Only 4 and 8 bits are known."""
+        with pytest.raises(StoreDamagedError):
+            decode_small(ByteCursor(b"\x05\x00"), 1)
 
 
 class TestIntegers:
