@@ -18,7 +18,7 @@ LEVELS = (
     {"model"},
     {"policy", "bayes"},
     {"store", "records", "engine", "feedback", "scan", "operations", "maintenance"}
-    | {"fleet", "settings", "net", "timemachine", "auth"},
+    | {"fleet", "settings", "net", "timemachine", "auth", "setup"},
     {"lab", "smtp", "milter", "scanner", "imap", "maildir", "console", "opensmtpd"},
     {"daemon"},
     {"cli"},

@@ -130,6 +130,7 @@ COMMANDS = {
     "persons": "spamnb.cli.persons:persons",
     "quarantine": "spamnb.cli.quarantine:quarantine",
     "status": "spamnb.cli.status:status",
+    "setup": "spamnb.cli.setup:setup",
     "doctor": "spamnb.cli.doctor:doctor",
     "history": "spamnb.cli.history_journal:history",
     "journal": "spamnb.cli.history_journal:journal",

@@ -1,0 +1,213 @@
+"""`spamnb setup`: connect spamnb to the mail server of this machine, or take that back."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spamnb.cli.main import command
+from spamnb.cli.printing import say, say_json
+from spamnb.cli.session import CliSession, pass_session
+from spamnb.errors import UserError
+
+if TYPE_CHECKING:
+    from spamnb.setup.plan import Answers, Plan
+    from spamnb.setup.run import Found
+
+EXAMPLES = """
+spamnb setup                                look, ask, show the plan, and do it
+spamnb setup --plan                         only show the plan
+spamnb setup --yes --answer act=file        no questions: mark junk and file it
+spamnb setup --remove                       restore the files of the mail server
+"""
+_RECORD = "setup.json"
+
+
+@command("Connect spamnb to the mail server of this machine.", EXAMPLES)
+@click.option("--plan", "only_plan", is_flag=True, help="Show the changes, and make none.")
+@click.option("--yes", is_flag=True, help="Ask nothing, and make the changes.")
+@click.option("--answer", "answers", multiple=True, metavar="NAME=VALUE",
+              help="Answer of a question: act=observe|file, teach=moves|none, "
+              "persons=no|yes, console=no|yes. Can be repeated.")  # fmt: skip
+@click.option("--remove", is_flag=True, help="Take out everything that setup has put in.")
+@click.option("--postfix", metavar="FOLDER", type=click.Path(path_type=Path),
+              help="Folder of the settings of Postfix. Default: that of `postconf`.")  # fmt: skip
+@click.option("--dovecot", metavar="FILE", type=click.Path(path_type=Path),
+              help="Main settings of Dovecot. Default: /etc/dovecot/dovecot.conf.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: done, answers, files "
+              "with their diffs, commands, notes. Needs --plan, --yes or --remove.")  # fmt: skip
+@pass_session
+def setup(
+    session: CliSession,
+    only_plan: bool,
+    yes: bool,
+    answers: tuple[str, ...],
+    remove: bool,
+    postfix: Path | None,
+    dovecot: Path | None,
+    as_json: bool,
+) -> None:
+    """Connect spamnb to the mail server of this machine, or take that back.
+
+    Setup finds Postfix and Dovecot, asks four questions, and shows every change of a file and
+    every command before it does them. Postfix then asks spamnb about each message (milter);
+    Dovecot files junk, and users teach by moving mail into and out of Junk. If a command fails,
+    or setup is interrupted, all files are as before.
+
+    The changes stand in marked blocks. --remove takes them out and leaves all other lines as they
+    are. A second run changes only what differs. Other mail servers are not edited: setup prints
+    the page with their lines.
+    """
+    from spamnb.settings import DEFAULT_FILE, load
+    from spamnb.setup.run import Setup, faults_of, look, plan_of, usual
+
+    if as_json and not (only_plan or yes or remove):
+        raise click.UsageError("--json needs --plan, --yes or --remove")
+    config = Path(session.config_flag or DEFAULT_FILE)
+    here = Setup(config.with_name(_RECORD), _quiet if as_json else say)
+    if remove:
+        _remove(here, as_json)
+        return
+    if not only_plan:
+        here.recover()
+    settings = load(config if config.exists() else os.devnull, flags={"home": session.home_flag})
+    found = look(config, settings, _options(session), postfix, dovecot)
+    if not as_json:
+        _show_found(found)
+    chosen = _chosen(usual(found), answers, ask=not (yes or only_plan))
+    plan = plan_of(found, chosen)
+    if not as_json:
+        _show_plan(plan, whole=only_plan)
+    if not only_plan and not plan.is_empty:
+        if faults := faults_of(plan.stages):
+            raise UserError(
+                f"these files cannot be written: {', '.join(faults)}",
+                hint="run this command as root",
+            )
+        if not yes and not click.confirm("Make these changes?", default=False, err=True):
+            say("Nothing was changed.")
+            return
+        here.apply(plan)
+    if as_json:
+        say_json(_as_dict(plan, chosen, done=not only_plan))
+    elif not only_plan:
+        _show_next(found, plan, chosen)
+
+
+def _quiet(_: str) -> None:
+    """For --json, which prints one object."""
+
+
+def _remove(here: Any, as_json: bool) -> None:
+    removed = here.remove()
+    if as_json:
+        say_json({"removed": removed})
+    else:
+        say("Everything was taken out." if removed else "There is nothing to take out.")
+
+
+def _options(session: CliSession) -> tuple[str, ...]:
+    given = (("--home", session.home_flag), ("--config", session.config_flag))
+    return tuple(word for name, value in given if value for word in (name, value))
+
+
+def _chosen(usual: Answers, answers: Iterable[str], *, ask: bool) -> Answers:
+    """The answers of the command line, else of the administrator, else the usual ones."""
+    from spamnb.setup.plan import CHOICES, QUESTIONS
+
+    given = {}
+    for text in answers:
+        name, _, value = text.partition("=")
+        if value not in CHOICES.get(name, ()):
+            known = ", ".join(f"{one}={'|'.join(values)}" for one, values in CHOICES.items())
+            raise UserError(f"--answer {text} is no answer", hint=f"the answers are {known}")
+        given[name] = value
+    if ask and not sys.stdin.isatty():
+        raise UserError(
+            "there is no terminal to ask questions on",
+            hint="use --yes with --answer NAME=VALUE, or --plan to see the changes",
+        )
+    for name in usual._fields if ask else ():
+        if name not in given:
+            given[name] = click.prompt(
+                QUESTIONS[name],
+                type=click.Choice(CHOICES[name]),
+                default=getattr(usual, name),
+                err=True,
+            )
+    return usual._replace(**given)
+
+
+def _show_found(found: Found) -> None:
+    if found.postfix is not None:
+        state = "runs" if found.postfix.is_running else "does not run"
+        say(f"Postfix: {found.postfix.folder}, {state}; milters: {found.postfix.milters or 'none'}")
+    if found.dovecot is not None:
+        state = "runs" if found.dovecot.is_running else "does not run"
+        say(f"Dovecot {found.dovecot.version}: {found.dovecot.file}, {state}; "
+            f"junk folder: {found.dovecot.junk}")  # fmt: skip
+    say(f"spamnb: {found.config}, {'runs' if found.is_served else 'does not run'}")
+
+
+def _show_plan(plan: Plan, *, whole: bool) -> None:
+    """Show the changes; the scripts of spamnb only by name, unless `whole`."""
+    from spamnb.setup.run import shown
+
+    scripts = []
+    for edit in (edit for stage in plan.stages for edit in stage.edits):
+        if edit.is_script and not whole:
+            scripts.append(edit)
+            continue
+        say()
+        say(edit.diff.rstrip("\n"))
+    if scripts:
+        say()
+        say("Scripts of spamnb (--plan shows them):")
+        for edit in scripts:
+            say(f"  {edit.path}")
+    commands = [shown(one) for stage in plan.stages for one in stage.commands]
+    if commands:
+        say()
+        say("Commands:")
+        for one in commands:
+            say(f"  {one}")
+    for note in (*plan.notes, *filter(None, [plan.obstacle])):
+        say(f"Note: {note}")
+    say()
+    if plan.is_empty:
+        say("There is nothing to do.")
+
+
+def _as_dict(plan: Plan, answers: Answers, *, done: bool) -> dict[str, Any]:
+    from spamnb.setup.run import shown
+
+    stages = [stage for stage in plan.stages if stage.edits]
+    return {
+        "done": done,
+        "answers": answers._asdict(),
+        "files": [
+            {"path": str(edit.path), "diff": edit.diff} for stage in stages for edit in stage.edits
+        ],
+        "commands": [shown(one) for stage in stages for one in stage.commands],
+        "notes": list(plan.notes),
+    }
+
+
+def _show_next(found: Found, plan: Plan, answers: Answers) -> None:
+    if not plan.stages:
+        return
+    say()
+    say("Done. Next:")
+    say("  spamnb train HAM SPAM          teach it with sorted old mail (folders, mboxes)")
+    if found.postfix is not None:
+        say("  spamnb doctor --smtp localhost:25 --rcpt ADDRESS")
+        say("                                 send a test message through the mail server")
+    if answers.act == "observe":
+        say("  spamnb history                 what it would have done")
+        say("  spamnb setup --answer act=file mark junk and file it")
+    say("  spamnb setup --remove          take everything out again")

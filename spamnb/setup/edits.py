@@ -1,0 +1,76 @@
+"""Marked blocks of lines in configuration files: put in, and taken out exactly. Pure.
+
+    # >>> spamnb setup: NAME
+    #- a line that the block replaces
+    lines of the block
+    # <<< spamnb setup: NAME
+
+`without_blocks` returns the text as it was, also if other lines were changed meanwhile. If the file
+did not end with a line feed, the first marker says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_BEGIN, _END = "# >>> spamnb setup: ", "# <<< spamnb setup: "
+_NO_END = " (the file had no line feed at its end)"
+_OLD = "#- "
+_MARKER = re.compile(
+    rf"(?m)^{re.escape(_BEGIN)}(?P<name>.+?)(?P<no_end>{re.escape(_NO_END)})?\n"
+    rf"(?P<lines>(?:.*\n)*?){re.escape(_END)}(?P=name)(?:\n|\Z)"
+)
+
+
+class Block(NamedTuple):
+    """A block in a file."""
+
+    name: str
+    lines: tuple[str, ...]
+    """without the markers; replaced lines begin with `#- `"""
+
+
+def blocks(text: str) -> list[Block]:
+    """The blocks of a text."""
+    return [
+        Block(found["name"], tuple(found["lines"].split("\n")[:-1]))
+        for found in _MARKER.finditer(text)
+    ]
+
+
+def with_block(
+    text: str, name: str, lines: Sequence[str], at: int | None = None, replaced: int = 0
+) -> str:
+    """The text with a new block before the line with index `at`; None for the end of the text.
+
+    The block takes the place of so many lines, which it keeps as comments.
+    """
+    had_no_end = text != "" and not text.endswith("\n")
+    old = text.split("\n") if had_no_end else text.split("\n")[:-1]
+    first = len(old) if at is None else at
+    touches_end = had_no_end and first + replaced >= len(old)
+    block = [
+        f"{_BEGIN}{name}{_NO_END if touches_end else ''}",
+        *(_OLD + line for line in old[first : first + replaced]),
+        *lines,
+        f"{_END}{name}",
+    ]
+    new = [*old[:first], *block, *old[first + replaced :]]
+    return "\n".join(new) + ("" if had_no_end and not touches_end else "\n")
+
+
+def without_blocks(text: str) -> str:
+    """The text without its blocks, with the lines that they had replaced."""
+    out, at = "", 0
+    for found in _MARKER.finditer(text):
+        kept = [
+            line.removeprefix(_OLD) + "\n"
+            for line in found["lines"].split("\n")[:-1]
+            if line.startswith(_OLD)
+        ]
+        out, at = out + text[at : found.start()] + "".join(kept), found.end()
+        if found["no_end"] and at == len(text):
+            out = out.removesuffix("\n")
+    return out + text[at:]

@@ -1,0 +1,179 @@
+"""What `spamnb setup` does: stages of edits and commands, and how programs are asked.
+
+A stage belongs to one program. Its edits are made first. Then its checks run, and it is verified
+that no other setting hides the new ones. Only then `activate` makes the program read them. A stage
+is taken back by undoing its edits and running `reload`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from spamnb.errors import UserError
+
+_SECONDS = 60.0
+"""for one command of a mail server"""
+_ENCODING = "utf-8"
+_ERRORS = "surrogateescape"
+"""a file of another program may have any bytes"""
+
+
+class Answers(NamedTuple):
+    """What the administrator chose."""
+
+    act: str = "observe"
+    """observe: nothing is marked; file: junk is marked and filed"""
+    teach: str = "moves"
+    """moves: moves into and out of Junk are labels; none"""
+    persons: str = "no"
+    """whether labels of a person count for this person alone"""
+    console: str = "no"
+    """whether the console is on, on loopback"""
+
+
+CHOICES = {
+    "act": ("observe", "file"),
+    "teach": ("moves", "none"),
+    "persons": ("no", "yes"),
+    "console": ("no", "yes"),
+}
+QUESTIONS = {
+    "act": "Observe first (mail gets no marks), or mark junk and file it at once?",
+    "teach": "May users teach by moving mail into and out of Junk?",
+    "persons": "Do corrections of a person count for this person alone?",
+    "console": "Serve the web console on 127.0.0.1:8025?",
+}
+
+
+EXECUTABLE = 0o755
+
+
+class FileEdit(NamedTuple):
+    """One file as it is and as it becomes."""
+
+    path: Path
+    before: str | None
+    """None: there is no such file"""
+    after: str
+    mode: int = 0o644
+    """of a new file; an old one keeps its own"""
+
+    @property
+    def is_script(self) -> bool:
+        """Whether this is a program or a Sieve script of spamnb, not settings."""
+        return self.mode == EXECUTABLE or self.path.suffix == ".sieve"
+
+    @property
+    def diff(self) -> str:
+        """The change, as a unified diff."""
+        name = str(self.path)
+        lines = difflib.unified_diff(
+            (self.before or "").splitlines(keepends=True),
+            self.after.splitlines(keepends=True),
+            "/dev/null" if self.before is None else name,
+            name,
+            n=2,
+        )
+        return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+Argv = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The edits and commands for one program, in order."""
+
+    program: str
+    edits: tuple[FileEdit, ...] = ()
+    folders: tuple[Path, ...] = ()
+    """made before the edits; removed with them if they are empty"""
+    checks: tuple[Argv, ...] = ()
+    verify: Callable[[], str] = str
+    """returns why the new settings would not be in force; empty if they are"""
+    activate: tuple[Argv, ...] = ()
+    reload: tuple[Argv, ...] = ()
+    """after the edits are taken back"""
+    made: tuple[Path, ...] = ()
+    """files that the checks write"""
+    listens: tuple[str, int] | None = None
+    """an address at which the program answers afterwards"""
+
+    @property
+    def commands(self) -> tuple[Argv, ...]:
+        """All commands, in order."""
+        return (*self.checks, *self.activate)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All stages, and what the administrator should read."""
+
+    stages: tuple[Stage, ...]
+    notes: tuple[str, ...] = ()
+    """what was found and left alone, and lines to add by hand"""
+    obstacle: str = ""
+    """why it cannot be done now"""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be done."""
+        return not any(stage.edits for stage in self.stages)
+
+
+def read(path: Path) -> str | None:
+    """The text of a file; None if there is none."""
+    try:
+        return path.read_bytes().decode(_ENCODING, _ERRORS)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}", hint="run this command as root"
+        ) from error
+
+
+def to_bytes(text: str) -> bytes:
+    """The bytes of a text that `read` returned, changed or not."""
+    return text.encode(_ENCODING, _ERRORS)
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    text: str
+    """its output and errors"""
+
+
+def run(argv: Sequence[str], *, errors: bool = True) -> Done:
+    """Run a command; its output, with what it wrote to standard error if `errors`."""
+    try:
+        done = subprocess.run(  # noqa: S603 - programs of the mail server, without a shell
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
+            timeout=_SECONDS,
+            check=False,
+            env=os.environ | {"LC_ALL": "C"},
+        )
+    except FileNotFoundError:
+        return Done(127, f"{argv[0]}: not installed")
+    except OSError as error:
+        return Done(126, f"{argv[0]}: {error.strerror}")
+    except subprocess.TimeoutExpired:
+        return Done(124, f"{argv[0]} did not end within {_SECONDS:.0f} s")
+    return Done(done.returncode, done.stdout.decode(_ENCODING, "replace").strip())
+
+
+def asked(*argv: str) -> str:
+    """What a program says of its settings; empty if it fails."""
+    done = run(argv, errors=False)
+    return done.text if done.code == 0 else ""

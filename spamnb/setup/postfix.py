@@ -1,0 +1,131 @@
+"""Postfix: asked about its settings, and told to use the milter.
+
+`smtpd_milters` gets one more milter, the last, in `main.cf`. Other milters, content filters, maps
+and virtual users stay. Where mail does not come to the milters of `main.cf` (a proxy filter, a
+service with milters of its own, several instances), nothing is edited.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from spamnb.setup.edits import blocks, with_block, without_blocks
+from spamnb.setup.plan import FileEdit, Stage, asked, read, run
+
+BLOCK = "smtpd_milters"
+_DOMAIN = re.compile(r"(?i)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9-]+)+")
+_OWN_MILTERS = re.compile(r"^(\S+)/inet/smtpd_milters\s*=\s*(.*)$", re.MULTILINE)
+_PROXY = re.compile(r"^(\S+)/(?:inet|pass)/smtpd_proxy_filter\s*=\s*\S", re.MULTILINE)
+
+
+class Postfix(NamedTuple):
+    """An instance of Postfix."""
+
+    folder: Path
+    milters: str
+    """the value of smtpd_milters"""
+    host: str
+    domains: tuple[str, ...]
+    """for which it accepts mail, as far as they stand in its settings"""
+    problems: tuple[str, ...]
+    """why a milter in main.cf would not do"""
+    is_running: bool
+
+
+def find(folder: Path | None) -> Postfix | None:
+    """The Postfix with this folder of settings, by default that of the machine."""
+    named = folder or Path(asked("postconf", "-h", "config_directory") or "/etc/postfix")
+    if not (named / "main.cf").is_file() or not asked("postconf", "-c", str(named), "-n"):
+        return None
+
+    def value(name: str, *, expanded: bool = False) -> str:
+        options = ["-x"] if expanded else []
+        return asked("postconf", "-c", str(named), *options, "-h", name)
+
+    services = asked("postconf", "-c", str(named), "-P")
+    problems = []
+    if folder is None and value("multi_instance_directories"):
+        problems.append("there are several instances: name one with --postfix FOLDER")
+    if value("smtpd_proxy_filter") or _PROXY.search(services):
+        problems.append("smtpd_proxy_filter is set, so milters see no mail")
+    problems += [
+        f"master.cf gives the service {service} milters of its own: {value or 'none'}"
+        for service, value in _OWN_MILTERS.findall(services)
+        if service.rpartition(":")[2] in ("smtp", "25")
+    ]
+    listed = (
+        f"{value('mydestination', expanded=True)} {value('virtual_mailbox_domains', expanded=True)}"
+    )
+    return Postfix(
+        folder=named,
+        milters=value("smtpd_milters"),
+        host=value("myhostname", expanded=True),
+        domains=_domains(listed),
+        problems=tuple(problems),
+        is_running=_is_running(named),
+    )
+
+
+def _domains(listed: str) -> tuple[str, ...]:
+    names = [one for one in re.split(r"[\s,]+", listed) if _DOMAIN.fullmatch(one)]
+    real = [one.lower() for one in names if not one.startswith("localhost.")]
+    return tuple(dict.fromkeys(real))
+
+
+def _is_running(folder: Path) -> bool:
+    return run(("postfix", "-c", str(folder), "status")).code == 0
+
+
+def stage(postfix: Postfix, milter: str) -> Stage | None:
+    """What makes Postfix ask the milter at this address (`inet:HOST:PORT`); None if it does."""
+    path = postfix.folder / "main.cf"
+    text = read(path) or ""
+    clean = without_blocks(text)
+    if text == clean and milter in re.split(r"[\s,]+", postfix.milters):
+        return None
+    after = _with_milter(clean, _others(postfix.milters, milter), milter)
+    control = ("postfix", "-c", str(postfix.folder))
+    reload = ((*control, "reload"),) if postfix.is_running else ()
+    return Stage(
+        program="Postfix",
+        edits=(FileEdit(path, text, after),) if after != text else (),
+        checks=((*control, "check"),),
+        verify=lambda: _fault(postfix.folder, milter),
+        activate=reload,
+        reload=reload,
+    )
+
+
+def _fault(folder: Path, milter: str) -> str:
+    """Why Postfix would not ask the milter."""
+    value = asked("postconf", "-c", str(folder), "-h", "smtpd_milters")
+    return "" if value.endswith(milter) else f"smtpd_milters is still {value!r}"
+
+
+def _others(milters: str, own: str) -> str:
+    """The milters without the own one, which an earlier run may have added."""
+    return re.sub(rf"[\s,]*{re.escape(own)}$", "", milters).strip()
+
+
+def _with_milter(text: str, others: str, milter: str) -> str:
+    wanted = f"smtpd_milters = {others}, {milter}" if others else f"smtpd_milters = {milter}"
+    lines = text.split("\n")
+    starts = [at for at, line in enumerate(lines) if re.match(r"smtpd_milters\s*=", line)]
+    if not starts:
+        return with_block(text, BLOCK, [wanted])
+    # Postfix uses the last one; lines that begin with a blank continue it, comments do not end it.
+    at = end = starts[-1]
+    for number in range(at + 1, len(lines)):
+        line = lines[number]
+        if line[:1] in (" ", "\t") and line.strip() and not line.lstrip().startswith("#"):
+            end = number
+        elif line.strip() and not line.lstrip().startswith("#"):
+            break
+    return with_block(text, BLOCK, [wanted], at, end - at + 1)
+
+
+def has_block(postfix: Postfix) -> bool:
+    """Whether an earlier run edited this Postfix."""
+    return any(one.name == BLOCK for one in blocks(read(postfix.folder / "main.cf") or ""))

@@ -1,0 +1,516 @@
+"""Look, plan, do, check, and take back.
+
+    found = look(...)                what is on this machine
+    plan = plan_of(found, answers)   the edits and commands, by stage: spamnb, Dovecot, Postfix
+    Setup(record).apply(plan)        does them; goes back if one fails
+    Setup(record).remove()           takes everything out
+
+A record beside the settings, `setup.json`, is on disk before the first edit:
+
+    killed while it applies   the next run first restores the files as they were before
+    a command fails           the same at once; the programs are reloaded
+    killed while it removes   the next `--remove` completes it
+    a file was edited since   blocks are taken out by their markers; the rest of the file stays
+    a block was edited since  nothing is removed; the error names the file
+
+Postfix is the last stage, so it asks the milter only after the daemon listens, and it is the first
+one to be taken back. Failure: UserError, with what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spamnb.errors import UserError
+from spamnb.settings.schema import Settings
+from spamnb.setup import dovecot as dovecot_part
+from spamnb.setup import own_settings
+from spamnb.setup import postfix as postfix_part
+from spamnb.setup.dovecot import DEFAULT_SPOOL, Dovecot
+from spamnb.setup.edits import Block, blocks, without_blocks
+from spamnb.setup.plan import Answers, Argv, FileEdit, Plan, Stage, read, run, to_bytes
+from spamnb.setup.postfix import Postfix
+from spamnb.store.files import durable_file, sync_folder
+
+OWN: Argv = (sys.executable, "-P", "-m", "spamnb")
+"""this program, also if no `spamnb` is on the path"""
+_PORTS = range(10025, 10100)
+_LISTEN_S = 30.0
+_CONSOLE = "127.0.0.1:8025"
+_VERSION = 1
+_OTHERS = {
+    "exim": ("docs/exim.md", ("exim4", "exim")),
+    "OpenSMTPD": ("docs/opensmtpd.md", ("smtpctl",)),
+    "Sendmail": ("docs/milter.md, Sendmail", ("sendmail.sendmail",)),
+}
+"""mail servers that setup does not edit: where their lines are, and programs that only they have"""
+
+
+class Found(NamedTuple):
+    """What is on this machine."""
+
+    config: Path
+    settings: Settings
+    options: Argv
+    """of the command line: --config, --home"""
+    postfix: Postfix | None
+    dovecot: Dovecot | None
+    others: tuple[str, ...]
+    """other mail servers"""
+    is_served: bool
+    """a daemon answers"""
+    has_systemd: bool
+
+
+def usual(found: Found) -> Answers:
+    """The answers that keep what is set already, and are careful otherwise."""
+    settings = found.settings
+    listening = [one for one in settings.listener.values() if one.protocol == "milter"]
+    return Answers(
+        act="file" if any(not one.observe for one in listening) else "observe",
+        persons="yes" if settings.persons.enabled else "no",
+        console="yes" if settings.console.address else "no",
+    )
+
+
+def look(
+    config: Path, settings: Settings, options: Argv, postfix: Path | None, dovecot: Path | None
+) -> Found:
+    """Ask the programs of this machine about their settings."""
+    mail = postfix_part.find(postfix)
+    if postfix is not None and mail is None:
+        raise UserError(f"{postfix} has no settings of Postfix that it can read")
+    boxes = dovecot_part.find(dovecot)
+    if dovecot is not None and boxes is None:
+        raise UserError(f"{dovecot} is no file of settings that Dovecot can read")
+    return Found(
+        config=config,
+        settings=settings,
+        options=options,
+        postfix=mail,
+        dovecot=boxes,
+        others=tuple(
+            name
+            for name, (_, programs) in _OTHERS.items()
+            if any(run((one, "--version")).code != 127 for one in programs)
+        ),
+        is_served=run((*OWN, *options, "status", "--json")).code == 0,
+        has_systemd=Path("/run/systemd/system").is_dir(),
+    )
+
+
+# --- the plan ---
+
+
+def plan_of(found: Found, answers: Answers) -> Plan:
+    """The stages for what was found."""
+    notes: list[str] = []
+    host, port = _milter_address(found.settings)
+    milter = f"inet:{host}:{port}"
+    postfix = _fit(found.postfix, "Postfix", f"smtpd_milters = {milter}", notes)
+    dovecot = _fit(found.dovecot, "Dovecot", "docs/dovecot.md", notes)
+    notes += [f"{name} is here, too: its lines are in {_OTHERS[name][0]}" for name in found.others]
+    if postfix is None and dovecot is None:
+        notes.append("no mail server was found that setup can edit: see docs/install.md")
+        return Plan((), tuple(notes))
+    stages = [_own_stage(found, answers, (host, port) if postfix else None, notes)]
+    if dovecot is not None:
+        spool = found.settings.feedback.spool or DEFAULT_SPOOL
+        moves = answers.teach == "moves"
+        stages.append(dovecot_part.stage(dovecot, moves=moves, spool=spool))
+    if postfix is not None:
+        stages.append(postfix_part.stage(postfix, milter))
+        if not postfix.is_running:
+            notes.append("Postfix does not run: it asks spamnb after its start")
+    can_start = found.is_served or found.has_systemd
+    return Plan(
+        tuple(stage for stage in stages if stage is not None),
+        tuple(notes),
+        "" if can_start else "no daemon is running, and there is no systemd to start it",
+    )
+
+
+def _fit(server: Any, name: str, lines: str, notes: list[str]) -> Any:
+    """The server, if it can be edited; else a note says why not, and which lines to add."""
+    if server is None:
+        return None
+    notes += [
+        f"{name} is left as it is: {why} (to do it by hand: {lines})" for why in server.problems
+    ]
+    return None if server.problems else server
+
+
+def _milter_address(settings: Settings) -> tuple[str, int]:
+    """Where the milter listens, or shall listen."""
+    for listener in settings.listener.values():
+        if listener.protocol == "milter" and not listener.border:
+            host, _, port = listener.address.rpartition(":")
+            if not port.isdigit():
+                raise UserError(
+                    f"the milter listens at {listener.address}; setup uses host:port only",
+                    hint="change its address, or connect Postfix by hand (docs/milter.md)",
+                )
+            return host or "127.0.0.1", int(port)
+    return "127.0.0.1", next(port for port in _PORTS if _is_free(port))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _own_stage(
+    found: Found, answers: Answers, milter: tuple[str, int] | None, notes: list[str]
+) -> Stage | None:
+    tables: dict[str, dict[str, Any]] = {}
+    hosts = [socket.gethostname()]
+    if found.postfix is not None and milter is not None:
+        hosts.insert(0, found.postfix.host)
+        tables |= _listener(found, answers, milter)
+    # A domain that only this machine has, such as its host name, is no domain of addresses.
+    domains = [one for one in (found.postfix.domains if found.postfix else ()) if one not in hosts]
+    local: dict[str, Any] = {"hosts": list(dict.fromkeys(hosts))}
+    tables["local"] = local | ({"domains": domains} if domains else {})
+    if answers.teach == "moves" and found.dovecot is not None and found.dovecot.owner:
+        tables["serve"] = {"delegates": [found.dovecot.owner]}
+    if answers.persons == "yes":
+        tables["persons"] = {"enabled": True}
+    if answers.console == "yes":
+        tables["console"] = {"address": _CONSOLE}
+    made = own_settings.wanted(found.config, tables)
+    notes += made.notes
+    if made.edit is None:
+        return None
+    own = (*OWN, *found.options)
+    activate = reload = ((*own, "reload"),)
+    if not found.is_served and found.has_systemd:
+        activate = (("systemctl", "enable", "--now", "spamnb"),)
+        reload = (("systemctl", "disable", "--now", "spamnb"),)
+    return Stage(
+        program="spamnb",
+        edits=(made.edit,),
+        folders=(found.config.parent,),
+        checks=((*own, "config", "check"),),
+        activate=activate,
+        reload=reload,
+        listens=milter,
+    )
+
+
+def _listener(found: Found, answers: Answers, milter: tuple[str, int]) -> dict[str, dict[str, Any]]:
+    """The table of the milter: that of the administrator, or a new one."""
+    there = own_settings.given(found.config).get("listener", {})
+    if any(one.get("protocol") == "milter" and not one.get("border") for one in there.values()):
+        return {}
+    keys: dict[str, Any] = {"protocol": "milter", "address": f"{milter[0]}:{milter[1]}"}
+    return {"listener.milter": keys | ({"observe": True} if answers.act == "observe" else {})}
+
+
+# --- doing it ---
+
+
+class Setup:
+    """The record of one machine, and what is done by it."""
+
+    def __init__(self, record: Path, say: Callable[[str], None]) -> None:
+        self._path = record
+        self._say = say
+
+    # A record: {"version", "phase", "stages": [...], "before": a record or null}. A stage has
+    # "program", "edits", "folders", "made" and "reload"; an edit "path", "before", "after".
+
+    def recover(self) -> bool:
+        """Take back a run that was killed; False if there is none."""
+        record = self._read()
+        if record is None or record["phase"] != "begun":
+            return False
+        self._say("An earlier run did not end: its changes are taken back.")
+        self._take_back(record)
+        return True
+
+    def apply(self, plan: Plan) -> None:
+        """Do all stages; if one fails, take all back and raise a UserError."""
+        if plan.obstacle:
+            raise UserError(
+                plan.obstacle, hint="start `spamnb serve --create`, and run this command again"
+            )
+        old = self._read()
+        record = {
+            "version": _VERSION,
+            "phase": "begun",
+            "stages": [_recorded(stage) for stage in plan.stages if stage.edits],
+            "before": old,
+        }
+        self._write(record)
+        try:
+            for stage in plan.stages:
+                self._do(stage)
+        except UserError as error:
+            self._say(f"failed: {error}")
+            self._take_back(record)
+            raise UserError(
+                f"{error}; all changes were taken back", hint=error.hint or "see the lines above"
+            ) from error
+        except KeyboardInterrupt:
+            self._take_back(record)
+            raise
+        self._write({**record, "phase": "done", "before": None, "stages": _merged(old, record)})
+
+    def _do(self, stage: Stage) -> None:
+        for folder in stage.folders:
+            folder.mkdir(parents=True, exist_ok=True)
+        for edit in stage.edits:
+            if edit.before != edit.after:
+                self._say(f"{stage.program}: {edit.path}")
+                _replace(edit)
+        self._run(stage.program, stage.checks)
+        if fault := stage.verify():
+            raise UserError(fault)
+        self._run(stage.program, stage.activate)
+        if stage.listens is not None:
+            _wait_for(*stage.listens)
+
+    def _run(self, program: str, commands: Sequence[Argv]) -> None:
+        for command in commands:
+            self._say(f"{program}: {shown(command)}")
+            done = run(command)
+            if done.code != 0:
+                raise UserError(f"`{shown(command)}` failed: {_last_lines(done.text)}")
+
+    def _take_back(self, record: dict[str, Any]) -> None:
+        """Restore the files as they were before a run that did not end."""
+        for stage in reversed(record["stages"]):
+            changed = False
+            for edit in stage["edits"]:
+                path = Path(edit["path"])
+                _sweep(path)
+                now = read(path)
+                if now == edit["after"] and now != edit["before"]:
+                    _put(path, edit["before"])
+                    changed = True
+                elif now not in (edit["before"], edit["after"]):
+                    self._say(f"{path} was changed meanwhile and is left as it is")
+            _clean(stage)
+            if changed:
+                self._reload(stage)
+        if record["before"] is None:
+            self._forget(record)
+        else:
+            self._write(record["before"])
+
+    def remove(self) -> bool:
+        """Take out all that was done; False if nothing was. Refuses if a block was changed."""
+        self.recover()
+        record = self._read()
+        if record is None:
+            return False
+        found = [(stage, _removals(stage)) for stage in record["stages"]]
+        faults = [fault for _, (_, stage_faults) in found for fault in stage_faults]
+        if faults:
+            raise UserError(
+                f"nothing was removed: {'; '.join(faults)}",
+                hint="undo that change, or remove the lines by hand and delete " + str(self._path),
+            )
+        self._write({**record, "phase": "removing"})
+        for stage, (removals, _) in reversed(found):
+            for path, text in removals:
+                self._say(f"{stage['program']}: {path}")
+                _put(path, text)
+            _clean(stage)
+            self._reload(stage)
+        self._forget(record)
+        return True
+
+    def _reload(self, stage: dict[str, Any]) -> None:
+        for command in stage["reload"]:
+            self._say(f"{stage['program']}: {shown(command)}")
+            done = run(command)
+            if done.code != 0:
+                self._say(f"`{shown(command)}` failed: {_last_lines(done.text)}")
+
+    def _read(self) -> dict[str, Any] | None:
+        text = read(self._path)
+        if text is None:
+            return None
+        try:
+            record: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise UserError(f"{self._path} is not a record of setup: {error}") from error
+        if record.get("version") != _VERSION:
+            raise UserError(f"{self._path} was written by another version of spamnb")
+        return record
+
+    def _write(self, record: dict[str, Any]) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with durable_file(self._path) as file:
+                file.write(json.dumps(record, indent=1).encode())
+        except OSError as error:
+            raise _denied(self._path, error) from error
+
+    def _forget(self, record: dict[str, Any]) -> None:
+        self._path.unlink(missing_ok=True)
+        for stage in record["stages"]:
+            _clean(stage)
+
+
+def shown(command: Sequence[str]) -> str:
+    """A command as an administrator writes it."""
+    words = ["spamnb", *command[len(OWN) :]] if tuple(command[: len(OWN)]) == OWN else command
+    return " ".join(words)
+
+
+def _last_lines(text: str) -> str:
+    return " / ".join(text.splitlines()[-3:]) or "no output"
+
+
+def _recorded(stage: Stage) -> dict[str, Any]:
+    return {
+        "program": stage.program,
+        "edits": [
+            {"path": str(edit.path), "before": edit.before, "after": edit.after}
+            for edit in stage.edits
+        ],
+        "folders": [str(one) for one in stage.folders if not one.exists()],
+        "made": [str(one) for one in stage.made],
+        "reload": [list(command) for command in stage.reload],
+    }
+
+
+def _merged(old: dict[str, Any] | None, new: dict[str, Any]) -> list[dict[str, Any]]:
+    """The stages of both runs: of a file that both edited, the first state and the last."""
+    stages = {stage["program"]: stage for stage in (old or {"stages": []})["stages"]}
+    for stage in new["stages"]:
+        first = stages.get(stage["program"])
+        if first is None:
+            stages[stage["program"]] = stage
+            continue
+        edits = {edit["path"]: edit for edit in first["edits"]}
+        for edit in stage["edits"]:
+            before = edits.get(edit["path"], edit)["before"]
+            edits[edit["path"]] = {**edit, "before": before}
+        stages[stage["program"]] = {
+            **stage,
+            "edits": list(edits.values()),
+            "folders": list(dict.fromkeys([*first["folders"], *stage["folders"]])),
+            "made": list(dict.fromkeys([*first["made"], *stage["made"]])),
+            "reload": stage["reload"] or first["reload"],
+        }
+    order = ("spamnb", "Dovecot", "Postfix")
+    return sorted(stages.values(), key=lambda stage: order.index(stage["program"]))
+
+
+_Removal = tuple[Path, str | None]
+
+
+def _removals(stage: dict[str, Any]) -> tuple[list[_Removal], list[str]]:
+    """The files of a stage without what setup has put in, and what stands against it."""
+    removals: list[_Removal] = []
+    faults = []
+    for edit in stage["edits"]:
+        path = Path(edit["path"])
+        now, after = read(path), edit["after"]
+        wrote: list[Block] = blocks(after)
+        if now is None:
+            continue
+        if not wrote:
+            if now == after:
+                removals.append((path, edit["before"]))
+            elif now != edit["before"]:
+                faults.append(f"{path} was changed")
+            continue
+        there = blocks(now)
+        if any(one not in wrote for one in there):
+            faults.append(f"a block of setup in {path} was changed")
+        if there:
+            text = without_blocks(now)
+            is_new = edit["before"] is None and not text
+            removals.append((path, None if is_new else text))
+    return removals, faults
+
+
+def _clean(stage: dict[str, Any]) -> None:
+    """Delete the files that commands made, and the folders that setup made."""
+    for name in stage["made"]:
+        if read(Path(name).with_suffix(".sieve")) is None:
+            Path(name).unlink(missing_ok=True)
+    for name in reversed(stage["folders"]):
+        with suppress(OSError):
+            Path(name).rmdir()
+
+
+def _sweep(path: Path) -> None:
+    """Delete what a killed run left beside a file."""
+    for left in path.resolve().parent.glob(f".{path.resolve().name}.*.tmp"):
+        left.unlink(missing_ok=True)
+
+
+def _replace(edit: FileEdit) -> None:
+    if read(edit.path) != edit.before:
+        raise UserError(f"{edit.path} was changed meanwhile", hint="run this command again")
+    _put(edit.path, edit.after, edit.mode)
+
+
+def _put(path: Path, text: str | None, mode: int = 0o644) -> None:
+    """Replace a file, durably, with the owner and the mode of the old one; None deletes it."""
+    real = path.resolve()
+    try:
+        if text is None:
+            real.unlink(missing_ok=True)
+            sync_folder(real.parent)
+            return
+        old = real.stat() if real.exists() else None
+        with durable_file(real, mode=0o600) as file:
+            file.write(to_bytes(text))
+            if old is not None:
+                os.fchown(file.fileno(), old.st_uid, old.st_gid)
+            os.fchmod(file.fileno(), old.st_mode & 0o7777 if old is not None else mode)
+    except OSError as error:
+        raise _denied(path, error) from error
+
+
+def _denied(path: Path, error: OSError) -> UserError:
+    hint = "run this command as root" if isinstance(error, PermissionError) else ""
+    return UserError(f"{path} cannot be written: {error.strerror}", hint=hint)
+
+
+def _wait_for(host: str, port: int) -> None:
+    end = time.monotonic() + _LISTEN_S
+    while True:
+        try:
+            socket.create_connection((host, port), 1).close()
+        except OSError:
+            if time.monotonic() > end:
+                raise UserError(
+                    f"spamnb does not listen at {host}:{port}", hint="see its log"
+                ) from None
+            time.sleep(0.05)
+        else:
+            return
+
+
+def faults_of(stages: Iterable[Stage]) -> list[str]:
+    """Files that this process may not write."""
+    return [
+        str(edit.path)
+        for stage in stages
+        for edit in stage.edits
+        if not os.access(_existing(edit.path), os.W_OK)
+    ]
+
+
+def _existing(path: Path) -> Path:
+    return next(one for one in (path, *path.parents) if one.exists())

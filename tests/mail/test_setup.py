@@ -1,0 +1,477 @@
+"""`spamnb setup` on a machine with a real Postfix and a real Dovecot."""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import dovecot_versions
+from support.cli import forked
+from support.dovecot import Person, move
+from support.postfix import PEOPLE, PROJECT, Daemon, Rig, needs_rig
+from support.waiting import LIMIT_S, until
+
+from spamnb.setup import dovecot, postfix
+from spamnb.setup import run as module
+from spamnb.setup.edits import without_blocks
+
+pytestmark = needs_rig
+SAMPLE = PROJECT / "corpora" / "sample"
+CHANGING = {"run", "mail", "auth", "auth-token-secret.dat"}
+"""what Dovecot itself writes"""
+
+
+class Site:
+    """A mail server as its administrator has left it, and the daemon beside it."""
+
+    def __init__(self, folder):
+        self.rig = Rig()
+        port = self.rig.port["mx"]
+        self.rig.master = f"127.0.0.1:{port} inet n - n - - smtpd\n"
+        self.spool = self.rig.root / "spool"
+        self.spool.mkdir()
+        self.spool.chmod(0o1733)
+        self.daemon = Daemon(folder, f'[feedback]\nspool = "{self.spool}"\n')
+        self.daemon.spamnb("train", SAMPLE / "ham", SAMPLE / "spam")
+        self.number = 0
+
+    def setup(self, *arguments, **more):
+        return self.daemon.command("setup", *arguments, *self.places(), **more)
+
+    def places(self):
+        return (
+            "--postfix", self.rig.root / "postfix",
+            "--dovecot", self.rig.root / "dovecot" / "dovecot.conf",
+        )  # fmt: skip
+
+    def files(self):
+        """All settings of the mail server and of spamnb: path -> bytes."""
+        config = self.daemon.config
+        found = {config: config.read_bytes()}
+        record = config.with_name("setup.json")
+        found |= {record: b""} if record.exists() else {}
+        for name in ("postfix", "dovecot"):
+            for path in (self.rig.root / name).rglob("*"):
+                parts = path.relative_to(self.rig.root).parts
+                if path.is_file() and not CHANGING & set(parts):
+                    found[path] = path.read_bytes()
+        return found
+
+    def send(self, kind):
+        """Send a message of the sample from outside; return its Message-ID."""
+        self.number += 1
+        raw = sorted((SAMPLE / kind).iterdir())[self.number].read_bytes()
+        name = f"<{self.number}@setup.test>"
+        head = f"Message-ID: {name}\r\n".encode()
+        self.rig.send(head + re.sub(rb"(?im)^message-id:.*\r?\n", b"", raw), "alice@example.org")
+        return name
+
+    def arrives(self, message_id, folder=""):
+        until(lambda: self.rig.delivered("alice", message_id, folder), f"mail in {folder}")
+        return self.rig.delivered("alice", message_id, folder)[0]
+
+    def close(self):
+        self.daemon.stop()
+        with contextlib.suppress(FileNotFoundError):
+            self.rig.stop()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    made = Site(tmp_path_factory.mktemp("setup"))
+    try:
+        made.daemon.start()
+        made.rig.start()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(autouse=True)
+def _as_before(request):
+    """Each test leaves the machine as it was."""
+    if "site" not in request.fixturenames:
+        yield
+        return
+    there = request.getfixturevalue("site")
+    before = there.files()
+    yield
+    there.setup("--remove")
+    assert there.files() == before
+
+
+def done_by(result):
+    assert result.code == 0, result.out + result.err
+    return result.out
+
+
+def test_from_bare_to_filed_and_taught(site):
+    """Mail is scanned and filed, a move teaches, and removing leaves no byte."""
+    assert b"X-Spamnb" not in site.arrives(site.send("spam"))
+    output = done_by(site.setup("--yes", "--answer", "act=file"))
+    assert "Done. Next:" in output
+    spam = site.send("spam")
+    assert b"X-Spam-Flag: YES" in site.arrives(spam, ".Junk")
+    ham = site.send("ham")
+    assert b"label=ham" in site.arrives(ham)
+
+    alice = Person(site.rig, PEOPLE[0])
+    with alice.imap:
+        alice.imap.select("Junk")
+        number = alice.imap.search(None, "HEADER", "Message-ID", spam)[1][0].split()[-1].decode()
+        move(alice.imap, number, "INBOX")
+    until(lambda: '"ham"' in site.daemon.spamnb("journal", "--channel", "imap", "--json"),
+          what="the label of the move")  # fmt: skip
+
+    assert "nothing to do" in done_by(site.setup("--yes"))
+    assert "Everything was taken out" in done_by(site.setup("--remove"))
+    assert b"X-Spamnb" not in site.arrives(site.send("spam"))
+    assert "nothing to take out" in done_by(site.setup("--remove"))
+
+
+def test_observing_first_and_filing_later(site):
+    """By default mail is scanned without marks; a second run changes only the answer."""
+    done_by(site.setup("--yes"))
+    spam = site.send("spam")
+    assert b"X-Spam-Flag" not in site.arrives(spam)
+    until(lambda: spam.strip("<>") in site.daemon.spamnb("history", "--json"), "the verdict")
+    changed = json.loads(done_by(site.setup("--yes", "--json", "--answer", "act=file")))
+    assert [Path(one["path"]).name for one in changed["files"]] == ["spamnb.toml"]
+    assert b"X-Spam-Flag: YES" in site.arrives(site.send("spam"), ".Junk")
+
+
+def test_the_plan_changes_nothing(site):
+    """It shows each file as a diff, and each command."""
+    before = site.files()
+    plan = json.loads(done_by(site.setup("--plan", "--json")))
+    assert plan["done"] is False
+    assert plan["answers"]["act"] == "observe"
+    names = {Path(one["path"]).name for one in plan["files"]}
+    assert names >= {"spamnb.toml", "dovecot.conf", "main.cf", "spamnb-junk.sieve", "spamnb-teach"}
+    assert plan["commands"][0].endswith("config check")
+    assert plan["commands"][-1].endswith("reload")
+    text = done_by(site.setup("--plan"))
+    assert "+smtpd_milters = inet:127.0.0.1:" in text
+    assert site.files() == before
+
+
+def test_questions_on_a_terminal(site):
+    """An administrator answers four questions and confirms; "no" changes nothing."""
+    before = site.files()
+    for confirmed in ("n", "y"):
+        output = on_terminal(site, ["file", "moves", "no", "no", confirmed])
+        assert output.count("?") >= 5
+        assert ("Nothing was changed" in output) is (confirmed == "n")
+        assert (site.files() == before) is (confirmed == "n")
+
+
+def on_terminal(site, answers):
+    """Run setup on a terminal, and type each answer when it is asked for."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "spamnb", "--home", site.daemon.home]
+    command += ["--config", site.daemon.config, "setup", *site.places()]
+    process = subprocess.Popen(
+        list(map(str, command)), stdin=theirs, stdout=theirs, stderr=theirs,
+        env=site.daemon.environment,
+    )  # fmt: skip
+    os.close(theirs)
+    output, left = "", list(answers)
+    with contextlib.suppress(OSError):  # the terminal ends with the program
+        while True:
+            output += os.read(ours, 4096).decode(errors="replace")
+            if left and output.rstrip().endswith(":"):
+                os.write(ours, f"{left.pop(0)}\n".encode())
+                output += "\n(typed)"
+    os.close(ours)
+    assert process.wait(LIMIT_S) == 0, output
+    assert not left
+    return output
+
+
+def test_without_a_terminal_it_asks_for_answers(site):
+    """One line says what to use instead, and nothing is changed."""
+    result = site.setup()
+    assert (result.code, result.out.count("Traceback")) == (2, 0)
+    assert "--yes" in result.err
+    assert "act=observe|file" in site.setup("--yes", "--answer", "act=maybe").err
+
+
+def test_lines_that_others_added_stay(site):
+    """Removing takes out the blocks alone; a changed block stops it before anything is removed."""
+    done_by(site.setup("--yes"))
+    main = site.rig.root / "postfix" / "main.cf"
+    main.write_text(main.read_text() + "soft_bounce = yes\n")
+    whole = main.read_text()
+    main.write_text(whole.replace("smtpd_milters = inet", "smtpd_milters = inet:localhost:1, inet"))
+    refused = site.setup("--remove")
+    assert refused.code == 2
+    assert "main.cf" in refused.err
+    assert (site.rig.root / "dovecot" / "sieve" / "spamnb-junk.sieve").exists()
+    main.write_text(whole)
+    done_by(site.setup("--remove"))
+    assert main.read_text().endswith("soft_bounce = yes\n")
+    assert "spamnb setup" not in main.read_text()
+    main.write_text(main.read_text().removesuffix("soft_bounce = yes\n"))
+
+
+def test_a_failing_check_takes_all_back(site):
+    """Here the administrator has limited the extensions of Sieve, so a script does not compile."""
+    conf = site.rig.root / "dovecot" / "dovecot.conf"
+    whole = conf.read_text()
+    conf.write_text(whole + "plugin {\n  sieve_extensions = fileinto mailbox\n}\n")
+    before = site.files()
+    failed = site.setup("--yes")
+    assert failed.code == 2
+    assert "sievec" in failed.err
+    assert "taken back" in failed.err
+    assert site.files() == before
+    conf.write_text(whole)
+    site.arrives(site.send("ham"))
+
+
+def test_it_writes_only_what_it_may(site, tmp_path):
+    """A user who may not write the files learns which, before anything is changed."""
+    config = tmp_path / "spamnb.toml"
+    config.write_text("")
+    tmp_path.chmod(0o755)
+    result = forked(
+        tmp_path / "home", "--config", config, "setup", "--yes", *site.places(), user=65534
+    )
+    assert result.code == 2
+    assert "root" in result.err
+
+
+def killing(site, step, *arguments):
+    """Run setup in a process that dies before its step of this number; its exit status."""
+    pid = os.fork()
+    if pid == 0:
+        left = [step]
+
+        def counted(run):
+            def once(*given, **named):
+                if left[0] == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                left[0] -= 1
+                return run(*given, **named)
+
+            return once
+
+        put, write = module._put, module.Setup._write
+        module._put, module.Setup._write = counted(put), counted(write)
+        module.Setup._run = counted(module.Setup._run)
+        os._exit(site.setup(*arguments).code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+FILING = ("--yes", "--answer", "act=file")
+STEPS = 17
+"""writes of the record and of files, and runs of commands"""
+USUAL = (1, 8, 15)
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(n, marks=() if n in USUAL else pytest.mark.full) for n in range(STEPS)]
+)
+def test_killed_at_each_step(site, step):
+    """Mail flows, the next run completes the setup, and removing restores each byte."""
+    before = site.files()
+    assert killing(site, step, *FILING) != 0
+    site.arrives(site.send("ham"))
+    done_by(site.setup(*FILING))
+    assert b"X-Spam-Flag: YES" in site.arrives(site.send("spam"), ".Junk")
+    done_by(site.setup("--remove"))
+    assert site.files() == before
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(n, marks=() if n == 4 else pytest.mark.full) for n in range(10)]
+)
+def test_killed_while_it_removes(site, step):
+    """Mail flows, and the next `--remove` completes it."""
+    before = site.files()
+    done_by(site.setup(*FILING))
+    assert killing(site, step, "--remove") != 0
+    site.arrives(site.send("ham"))
+    done_by(site.setup("--remove"))
+    assert site.files() == before
+
+
+MAIN_CF = {
+    "no milters": "",
+    "one milter": "smtpd_milters = inet:localhost:8891\n",
+    "several lines": "smtpd_milters =\n  inet:localhost:1,\n# a comment\n\tinet:localhost:2\n",
+    "a macro": "opendkim = inet:localhost:8891\nsmtpd_milters = $opendkim\n",
+    "options": "smtpd_milters = { inet:localhost:8891, default_action=accept }\n",
+    "twice": "smtpd_milters = inet:localhost:1\nbiff = no\nsmtpd_milters=inet:localhost:2\n",
+    "empty": "smtpd_milters =\nmydomain = example.org\n",
+    "no line feed": "smtpd_milters = inet:localhost:8891",
+    "a comment with it": "# smtpd_milters = inet:localhost:8891\n",
+    "blanks at the end": "smtpd_milters = inet:localhost:8891  \n\n\n   \n",
+    "in the middle": "smtpd_milters = inet:localhost:8891\nmyhostname = mx.example.net\n",
+    "virtual domains": "virtual_mailbox_domains = example.com, example.net\n",
+    "a map of domains": "virtual_mailbox_domains = hash:/etc/postfix/domains\n",
+    "latin-1": "smtpd_banner = caf\xe9\n",
+}
+
+
+@pytest.mark.parametrize("name", MAIN_CF)
+def test_settings_of_postfix(tmp_path, name):
+    """Postfix asks the other milters and then spamnb; taken out, the file is what it was."""
+    folder = postfix_folder(tmp_path, MAIN_CF[name])
+    found = postfix.find(folder)
+    assert found.problems == ()
+    others = found.milters
+    stage = postfix.stage(found, "inet:127.0.0.1:10025")
+    module._put(stage.edits[0].path, stage.edits[0].after)
+    assert stage.verify() == ""
+    now = postfix.find(folder).milters
+    assert now == (f"{others}, inet:127.0.0.1:10025" if others else "inet:127.0.0.1:10025")
+    (again,) = [one.after for one in [stage.edits[0]]]
+    assert postfix.stage(postfix.find(folder), "inet:127.0.0.1:10025").edits == ()
+    assert without_blocks(again) == stage.edits[0].before
+
+
+def postfix_folder(tmp_path, text, master=""):
+    folder = tmp_path / "postfix"
+    folder.mkdir()
+    (folder / "main.cf").write_bytes(f"compatibility_level = 3.6\n{text}".encode("latin-1"))
+    (folder / "master.cf").write_text(f"smtp inet n - n - - smtpd\n{master}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "master", "why"),
+    [
+        ("smtpd_proxy_filter = 127.0.0.1:10024\n", "", "milters see no mail"),
+        ("", "  -o smtpd_proxy_filter=127.0.0.1:10024\n", "milters see no mail"),
+        ("", "  -o smtpd_milters=inet:localhost:8891\n", "milters of its own"),
+        ("", "  -o smtpd_milters=\n", "milters of its own"),
+    ],
+)
+def test_a_postfix_that_setup_leaves(tmp_path, text, master, why):
+    """A milter in main.cf would not be asked: setup says so, with the line to add."""
+    found = postfix.find(postfix_folder(tmp_path, text, master))
+    assert why in found.problems[0]
+    result = forked(
+        tmp_path / "home", "--config", tmp_path / "spamnb.toml", "setup", "--plan", "--json",
+        "--postfix", tmp_path / "postfix",
+    )  # fmt: skip
+    notes = " ".join(json.loads(done_by(result))["notes"])
+    assert why in notes
+    assert "smtpd_milters = inet:127.0.0.1:" in notes
+
+
+IN_23 = pytest.mark.skipif(
+    bool(dovecot_versions.missing()) or dovecot_versions.version() != "2.3",
+    reason="these settings are those of Dovecot 2.3",
+)
+DOVECOT_CONF = {
+    "nothing": "",
+    "sieve is on": "protocol lmtp {\n  mail_plugins = $mail_plugins sieve\n}\n",
+    "other plugins": (
+        "mail_plugins = quota\nprotocol imap {\n  mail_plugins = $mail_plugins imap_quota\n}\n"
+    ),
+    "another sieve_before": "plugin {\n  sieve_before = /etc/dovecot/sieve/global\n}\n",
+    "rspamd teaches": (
+        "protocol imap {\n  mail_plugins = imap_sieve\n}\nplugin {\n"
+        "  sieve_plugins = sieve_imapsieve sieve_extprograms\n"
+        "  imapsieve_mailbox1_name = Junk\n  imapsieve_mailbox1_causes = COPY\n"
+        "  imapsieve_mailbox1_before = file:/etc/dovecot/sieve/learn-spam.sieve\n"
+        "  sieve_pipe_bin_dir = {root}/bin\n  sieve_global_extensions = +vnd.dovecot.pipe\n}\n"
+    ),
+    "no line feed": "mail_home = /srv/mail/%u",
+    "one owner": "mail_uid = mail\nfirst_valid_uid = 1\n",
+    "another junk folder": (
+        "namespace inbox {\n  mailbox Spam {\n    special_use = \\Junk\n  }\n}\n"
+    ),
+    "dots": "namespace inbox {\n  separator = .\n}\n",
+}
+
+
+@IN_23
+@pytest.mark.parametrize("in_folder", [False, True], ids=["one file", "conf.d"])
+@pytest.mark.parametrize("name", DOVECOT_CONF)
+def test_settings_of_dovecot(tmp_path, name, in_folder):
+    """Its own check accepts them, what was set is continued, and a second look changes nothing."""
+    file = dovecot_file(tmp_path, DOVECOT_CONF[name], in_folder=in_folder)
+    before = file.read_bytes()
+    found = dovecot.find(file)
+    assert found.problems == ()
+    stage = dovecot.stage(found, moves=True, spool="/var/spool/spamnb")
+    for edit in stage.edits:
+        edit.path.parent.mkdir(parents=True, exist_ok=True)
+        module._put(edit.path, edit.after, edit.mode)
+    for command in stage.checks:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert stage.verify() == ""
+    now = dovecot.find(file)
+    assert "imap_sieve" in now.value("mail_plugins", "imap").split()
+    for plugin in found.value("mail_plugins", "imap").split():
+        assert plugin in now.value("mail_plugins", "imap").split()
+    assert f"{found.junk}{found.separator}*" in now.settings
+    if name == "another sieve_before":
+        assert now.value("plugin/sieve_before2").endswith("spamnb-junk.sieve")
+        assert now.value("plugin/sieve_before") == "/etc/dovecot/sieve/global"
+    if name == "rspamd teaches":
+        assert now.value("plugin/imapsieve_mailbox1_before").endswith("learn-spam.sieve")
+        assert now.value("plugin/imapsieve_mailbox2_before").endswith("spamnb-to-junk.sieve")
+        assert (tmp_path / "bin" / "spamnb-teach").exists()
+    if name == "another junk folder":
+        assert '"Spam"' in (file.parent / "sieve" / "spamnb-junk.sieve").read_text()
+    assert dovecot.stage(now, moves=True, spool="/var/spool/spamnb") is None
+    if in_folder:
+        assert file.read_bytes() == before
+    else:
+        assert without_blocks(file.read_text()) == before.decode()
+
+
+def dovecot_file(tmp_path, text, *, in_folder):
+    """Settings of Dovecot 2.3, in the main file, or in a folder that it includes."""
+    folder = tmp_path / "dovecot"
+    (folder / "conf.d").mkdir(parents=True)
+    common = (
+        "protocols = imap lmtp\nmail_location = maildir:~/Maildir\n"
+        "namespace inbox {\n  inbox = yes\n}\n"
+    )
+    text = text.replace("{root}", str(tmp_path))
+    file = folder / "dovecot.conf"
+    if in_folder:
+        (folder / "conf.d" / "10-site.conf").write_text(text)
+        file.write_text(f"{common}!include conf.d/*.conf\n")
+    else:
+        file.write_text(common + text)
+    return file
+
+
+@IN_23
+def test_a_later_file_that_hides_the_settings_is_found(tmp_path):
+    """Setup verifies what is in force, not only what it wrote."""
+    file = dovecot_file(tmp_path, "", in_folder=True)
+    (file.parent / "local.conf").write_text("plugin {\n  sieve_before = /other\n}\n")
+    file.write_text(file.read_text() + "!include_try local.conf\n")
+    # An earlier look did not see the other value.
+    found = dovecot.find(file)
+    stage = dovecot.stage(found, moves=False, spool="/var/spool/spamnb")
+    for edit in stage.edits:
+        edit.path.parent.mkdir(parents=True, exist_ok=True)
+        module._put(edit.path, edit.after.replace("sieve_before2", "sieve_before"))
+    assert "leaves out" in stage.verify()
+
+
+def test_nothing_to_edit(tmp_path):
+    """On a machine without a known mail server, the page with more is named."""
+    result = forked(
+        tmp_path / "home", "--config", tmp_path / "spamnb.toml", "setup", "--plan",
+        "--postfix", tmp_path,
+    )  # fmt: skip
+    assert result.code == 2
+    assert "no settings of Postfix" in result.err
+    shutil.rmtree(tmp_path / "home", ignore_errors=True)
