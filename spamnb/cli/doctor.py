@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +18,7 @@ from spamnb.cli.import_ahead import import_ahead
 from spamnb.cli.main import command
 from spamnb.cli.options import Number
 from spamnb.cli.printing import safe, say, say_json, wants_colour
-from spamnb.cli.session import CliSession, checked, pass_session, served, teacher
+from spamnb.cli.session import CliSession, as_root, checked, pass_session, served, teacher
 from spamnb.errors import PeerError, UserError
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 EXAMPLES = """
 spamnb doctor                                       only the daemon and the model
 spamnb doctor --smtp localhost:25 --rcpt alice@example.org --imap localhost:143 --user alice
+spamnb doctor --smtp localhost:25 --rcpt alice@example.org --user alice \\
+    --imap-program "/usr/lib/dovecot/imap -u alice"   no password, as root beside Dovecot
 spamnb doctor --rcpt alice@example.org --maildir ~/Maildir      with a running `spamnb watch`
 """
 _IMAP_PORT = 993
@@ -40,6 +43,8 @@ _MARKS = {"ok": "green", "broken": "red", "skipped": "yellow"}
               "server, or spamnb. Default: the first listener of the settings.")  # fmt: skip
 @click.option("--imap", metavar="HOST[:PORT]", help="IMAP server where the message arrives. "
               "Default port: 993.")  # fmt: skip
+@click.option("--imap-program", metavar="COMMAND", help="Instead of --imap: a program that opens "
+              "the mailbox without a password, such as Dovecot's `imap -u USER`.")  # fmt: skip
 @click.option("--maildir", metavar="DIR", help="Maildir where the message arrives, if `spamnb "
               "watch` watches it.")  # fmt: skip
 @click.option("--user", metavar="NAME", help="User of the mailbox, as named in the journal. "
@@ -90,6 +95,7 @@ class _DoctorOptions(NamedTuple):
     rcpt: str | None
     smtp: str | None
     imap: str | None
+    imap_program: str | None
     maildir: str | None
     user: str | None
     password_file: str | None
@@ -103,13 +109,15 @@ def _ports(session: CliSession, options: _DoctorOptions) -> DoctorPorts:
     from spamnb.maintenance.doctor import DoctorPorts, checked_recipient
 
     import_ahead()
-    if options.imap and options.maildir:
-        raise UserError("--imap and --maildir exclude each other")
+    if len([one for one in (options.imap, options.imap_program, options.maildir) if one]) > 1:
+        raise UserError("--imap, --imap-program and --maildir exclude each other")
     rcpt = checked_recipient(options.rcpt) if options.rcpt else ""
     submission = _address(options.smtp or _first_listener(session), "--smtp") if rcpt else None
     opened = None
     if options.imap:
         opened = _imap(options, options.user or rcpt)
+    elif options.imap_program:
+        opened = _imap_program(options, options.user or rcpt)
     elif options.maildir:
         opened = _maildir(options.maildir, options)
     return DoctorPorts(
@@ -223,6 +231,20 @@ def _imap(options: _DoctorOptions, user: str) -> Any:
         address.host, address.port, user, password, options.junk, max(10.0, options.wait_s)
     )
     return partial(ImapMailbox.open, account)
+
+
+def _imap_program(options: _DoctorOptions, user: str) -> Any:
+    """Return a function that opens the mailbox by a program."""
+    from spamnb.imap.sync import ImapAccount, ImapMailbox
+
+    command = shlex.split(str(options.imap_program))
+    account = ImapAccount(command[0], 0, user, "", options.junk, max(10.0, options.wait_s))
+
+    def opened() -> Mailbox:
+        with as_root():
+            return ImapMailbox.open(account, command)
+
+    return opened
 
 
 def _password(file: str | None, user: str) -> str:

@@ -282,6 +282,17 @@ def become_owner(home: Path) -> bool:
     return True
 
 
+@contextmanager
+def as_root() -> Iterator[None]:
+    """Have the rights of root again if root runs this, to start a program of the mail server."""
+    uid = os.geteuid()
+    os.seteuid(os.getuid())
+    try:
+        yield
+    finally:
+        os.seteuid(uid)
+
+
 def one_thread() -> None:
     """Disable the threads of numpy's libraries: the arrays here are too small for them."""
     for variable in THREADS:

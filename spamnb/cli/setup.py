@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +28,7 @@ spamnb setup --yes --answer act=file        no questions: mark junk and file it
 spamnb setup --remove                       restore the files of the mail server
 """
 _RECORD = "setup.json"
+_TEST = "Address of a mailbox for a test message (Enter: no test)"
 
 
 @command("Connect spamnb to the mail server of this machine.", EXAMPLES)
@@ -39,10 +42,14 @@ _RECORD = "setup.json"
               help="Folder of the settings of Postfix. Default: that of `postconf`.")  # fmt: skip
 @click.option("--dovecot", metavar="FILE", type=click.Path(path_type=Path),
               help="Main settings of Dovecot. Default: /etc/dovecot/dovecot.conf.")  # fmt: skip
+@click.option("--test", "address", metavar="ADDRESS", default="", help="Afterwards send a test "
+              "message to this mailbox, and move it as its user would.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: done, answers, files "
               "with their diffs, commands, notes. Needs --plan, --yes or --remove.")  # fmt: skip
 @pass_session
+@click.pass_context
 def setup(
+    ctx: click.Context,
     session: CliSession,
     only_plan: bool,
     yes: bool,
@@ -50,12 +57,13 @@ def setup(
     remove: bool,
     postfix: Path | None,
     dovecot: Path | None,
+    address: str,
     as_json: bool,
 ) -> None:
     """Connect spamnb to the mail server of this machine, or take that back.
 
-    Setup finds Postfix and Dovecot, asks four questions, and shows every change of a file and
-    every command before it does them. Postfix then asks spamnb about each message (milter);
+    Setup finds Postfix and Dovecot, asks at most five questions, and shows every change of a file
+    and every command before it does them. Postfix then asks spamnb about each message (milter);
     Dovecot files junk, and users teach by moving mail into and out of Junk. If a command fails,
     or setup is interrupted, all files are as before.
 
@@ -80,6 +88,8 @@ def setup(
     if not as_json:
         _show_found(found)
     chosen = _chosen(usual(found), answers, ask=not (yes or only_plan))
+    if not (address or yes or only_plan):
+        address = click.prompt(_TEST, default="", show_default=False, err=True)
     plan = plan_of(found, chosen)
     if not as_json:
         _show_plan(plan, whole=only_plan)
@@ -93,10 +103,38 @@ def setup(
             say("Nothing was changed.")
             return
         here.apply(plan)
+    is_tested = bool(address) and not only_plan
     if as_json:
-        say_json(_as_dict(plan, chosen, done=not only_plan))
-    elif not only_plan:
+        test = _tested(found, address) if is_tested else None
+        say_json(_as_dict(plan, chosen, done=not only_plan) | ({"test": test} if test else {}))
+        ctx.exit(0 if test is None or test["ok"] else 1)
+    if not only_plan:
         _show_next(found, plan, chosen)
+    if is_tested:
+        ctx.exit(_test(found, address))
+
+
+def _test(found: Found, address: str) -> int:
+    """Send the test message, and show each step; return the exit code of `doctor`."""
+    from spamnb.setup.run import shown, test_command
+
+    command = test_command(found, address)
+    say()
+    say(shown(command))
+    sys.stdout.flush()
+    return subprocess.run(command, check=False).returncode  # noqa: S603 - this program
+
+
+def _tested(found: Found, address: str) -> dict[str, Any]:
+    """Send the test message; return what `doctor` found."""
+    from spamnb.setup.run import test_command
+
+    command = [*test_command(found, address), "--json"]
+    done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - this program
+    if not done.stdout:
+        raise UserError(f"the test failed: {done.stderr.decode(errors='replace').strip()}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def _quiet(_: str) -> None:
@@ -204,9 +242,9 @@ def _show_next(found: Found, plan: Plan, answers: Answers) -> None:
     say()
     say("Done. Next:")
     say("  spamnb train HAM SPAM          teach it with sorted old mail (folders, mboxes)")
-    if found.postfix is not None:
-        say("  spamnb doctor --smtp localhost:25 --rcpt ADDRESS")
-        say("                                 send a test message through the mail server")
+    if found.dovecot is not None:
+        say("  spamnb train --mailbox USER    teach it with the mail that a user has sorted")
+    say("  spamnb setup --test ADDRESS    send a test message, and move it as its user would")
     if answers.act == "observe":
         say("  spamnb history                 what it would have done")
         say("  spamnb setup --answer act=file mark junk and file it")

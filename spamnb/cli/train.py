@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from math import exp
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from spamnb.cli.labels import labelled_sources
 from spamnb.cli.main import command
 from spamnb.cli.printing import progress_bar, safe, say, say_json, warn
-from spamnb.cli.session import CliSession, RunningDaemon, pass_session, served
+from spamnb.cli.session import CliSession, RunningDaemon, as_root, pass_session, served
 from spamnb.errors import CorpusError, StoreMissingError, UserError
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from spamnb.engine.bulk import Progress, Summary, TrainingOptions
     from spamnb.engine.mailboxes import MailSource
     from spamnb.engine.values import Source
+    from spamnb.imap.old_mail import Kind
     from spamnb.lab.decisions import Expectation
     from spamnb.mail.headers import Fields
     from spamnb.model.events import Recipe
@@ -38,6 +42,7 @@ spamnb train --labels folders ~/Maildir            Junk is spam, own folders are
 spamnb train --labels sa:backup.txt ~/Maildir      what sa-learn --backup lists as trained
 spamnb train --kind multinomial ham/ spam/         create a classical model
 spamnb train --sent ~/Maildir/.Sent --person ann   remember whom a person writes to
+spamnb train --mailbox alice --mailbox bob         mail that users have sorted, from Dovecot
 """
 
 
@@ -70,6 +75,12 @@ spamnb train --sent ~/Maildir/.Sent --person ann   remember whom a person writes
               "how much would have been filed. Always done with --labels.")  # fmt: skip
 @click.option("--sent", multiple=True, metavar="PATH", help="Mail that a person sent: remember, as "
               "keyed hashes, whom the person writes to. Teaches no label; repeatable.")  # fmt: skip
+@click.option("--mailbox", "mailboxes", multiple=True, metavar="USER", help="Mailbox of a user of "
+              "Dovecot on this machine: junk is spam; answered mail, and read mail in own folders, "
+              "is ham; sent mail says whom the user writes to. One year; repeatable.")  # fmt: skip
+@click.option("--mailbox-program", metavar="COMMAND", default="doveadm exec imap -u {user}",
+              show_default=True, help="Program that opens a mailbox by IMAP without a "
+              "password.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
               help="Number of processes; 0 is one per core.")  # fmt: skip
 @click.option("--person", default="", metavar="NAME", help="Train for this person: an address or a "
@@ -90,6 +101,8 @@ def train(
     thresholds: bool,
     says_what_to_expect: bool,
     sent: tuple[str, ...],
+    mailboxes: tuple[str, ...],
+    mailbox_program: str,
     jobs: int,
     person: str,
     as_json: bool,
@@ -105,12 +118,44 @@ def train(
             raise UserError("--sent teaches no label", hint="train ham and spam by another command")
         _learn_sent(session, sent, person, as_json=as_json)
         return
-    sources = _sources(folders, named, labels_by, thresholds=thresholds, yes=yes)
-    recipe = _recipe(session, sources, kind, no_vocabulary=no_vocabulary, plain=plain)
     prior = session.settings.model.prior and not no_prior
+    with ExitStack() as resources:
+        copies = []
+        if mailboxes:
+            if folders or named or labels_by:
+                raise UserError("--mailbox takes no folders", hint="use two commands")
+            copies = resources.enter_context(
+                _copied(mailboxes, mailbox_program, is_shown=not as_json)
+            )
+            named = tuple(f"{label}={path}" for copy in copies for label, path in copy.sorted_mail)
+        sources = _sources(folders, named, labels_by, thresholds=thresholds, yes=yes)
+        recipe = _recipe(session, sources, kind, no_vocabulary=no_vocabulary, plain=plain)
+        how = _options(session, jobs, person, prior=prior)
+        summary = _learn(session, sources, recipe, how, person)
+        nothing = summary.unreadable == summary.messages
+        chosen = _chosen(session, sources, jobs) if thresholds and not nothing else {}
+        judged = (labels_by or says_what_to_expect or copies) and not (nothing or person)
+        expected = _expected(session, sources, jobs, prior=prior) if judged else None
+        _report(summary, session.home, chosen, expected, as_json=as_json)
+        for copy in copies:
+            _remember(session, copy, as_json=as_json)
+    if nothing:
+        raise CorpusError(
+            f"none of the {summary.messages} files could be read as mail",
+            hint="name folders, mboxes or files with mail; with --plain, any text files",
+        )
+
+
+def _learn(
+    session: CliSession,
+    sources: list[tuple[str, MailSource]],
+    recipe: Recipe | None,
+    how: TrainingOptions,
+    person: str,
+) -> Summary:
+    """Train, through the daemon if one serves the home."""
     from spamnb.engine.bulk import train as learn
 
-    how = _options(session, jobs, person, prior=prior)
     with progress_bar("learning") as bar:
 
         def show(now: Progress) -> None:
@@ -119,21 +164,63 @@ def train(
 
         daemon = served(session)
         if daemon is not None:
-            summary = _through(session, (daemon, person), sources, (recipe, prior), show)
-        else:
-            summary = learn(
-                session.home, sources, recipe=recipe, training_options=how, progress=show
+            return _through(session, (daemon, person), sources, (recipe, how.prior), show)
+        return learn(session.home, sources, recipe=recipe, training_options=how, progress=show)
+
+
+class _Copy(NamedTuple):
+    """The mail of one mailbox, as files."""
+
+    user: str
+    folder: Path
+    counts: dict[Kind, int]
+
+    @property
+    def sorted_mail(self) -> list[tuple[Kind, Path]]:
+        """The folders that have mail with a label."""
+        kinds: tuple[Kind, ...] = ("ham", "spam")
+        return [(kind, self.folder / kind) for kind in kinds if self.counts[kind]]
+
+
+@contextmanager
+def _copied(users: tuple[str, ...], program: str, *, is_shown: bool) -> Iterator[list[_Copy]]:
+    """Copy the mail of mailboxes into a folder that is deleted afterwards."""
+    from spamnb.imap.client import ImapClient, StopSignal
+    from spamnb.imap.old_mail import KINDS, OldMail, copy_mail
+    from spamnb.settings.values import ImapTimes
+
+    copies = []
+    with TemporaryDirectory(prefix="spamnb-") as work, closing(StopSignal()) as stop:
+        for number, user in enumerate(users):
+            command = [word.replace("{user}", user) for word in shlex.split(program)]
+            folder = Path(work, str(number))
+            for kind in KINDS:
+                (folder / kind).mkdir(parents=True)
+            with as_root():
+                client = ImapClient.of_program(command, ImapTimes(), stop)
+            with closing(client), progress_bar(f"reading {safe(user)}") as bar:
+
+                def show(done: int, bar: Any = bar) -> None:
+                    if bar:
+                        bar(done, done, "")
+
+                counts = copy_mail(client, OldMail(), folder, str(number), show)
+            copies.append(_Copy(user, folder, counts))
+            if is_shown:
+                say(f"{safe(user)}: {', '.join(f'{n} {kind}' for kind, n in counts.items())}")
+        if not any(copy.sorted_mail for copy in copies):
+            raise CorpusError(
+                "no message has a label",
+                hint="junk is spam; answered mail, and read mail in own folders, is ham",
             )
-    nothing = summary.unreadable == summary.messages
-    chosen = _chosen(session, sources, jobs) if thresholds and not nothing else {}
-    judged = (labels_by or says_what_to_expect) and not (nothing or person)
-    expected = _expected(session, sources, jobs, prior=prior) if judged else None
-    _report(summary, session.home, chosen, expected, as_json=as_json)
-    if nothing:
-        raise CorpusError(
-            f"none of the {summary.messages} files could be read as mail",
-            hint="name folders, mboxes or files with mail; with --plain, any text files",
-        )
+        yield copies
+
+
+def _remember(session: CliSession, copy: _Copy, *, as_json: bool) -> None:
+    """Remember whom the owner of a mailbox writes to."""
+    if copy.counts["sent"] and session.settings.auth.correspondents:
+        person = copy.user if session.persons is not None else ""
+        _learn_sent(session, (str(copy.folder / "sent"),), person, as_json=as_json)
 
 
 def _learn_sent(session: CliSession, sent: tuple[str, ...], person: str, *, as_json: bool) -> None:

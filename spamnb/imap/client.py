@@ -12,6 +12,7 @@ import re
 import select
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from base64 import b64decode, b64encode
@@ -55,6 +56,54 @@ class StopSignal:
         self._writer.close()
 
 
+class _ProgramPipes:
+    """The standard input and output of a program, used as a socket.
+
+    Dovecot's `imap` refuses to start with a real one, because inetd would start it so.
+    """
+
+    def __init__(self, command: Sequence[str], times: ImapTimes) -> None:
+        self._times = times
+        try:
+            self._program = subprocess.Popen(  # noqa: S603 - the administrator's command
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise PeerError(f"{command[0]}: {_reason(error)}") from error
+        assert self._program.stdin is not None
+        assert self._program.stdout is not None
+        self._to, self._from = self._program.stdin, self._program.stdout
+
+    def settimeout(self, seconds: float) -> None:
+        """No limit: a write waits only while the program lives, and reads wait by `fileno`."""
+
+    def sendall(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._to.write(rest) :]
+
+    def recv(self, most: int) -> bytes:
+        return os.read(self._from.fileno(), most)
+
+    def fileno(self) -> int:
+        return self._from.fileno()
+
+    def close(self) -> None:
+        """Close its input, so that it ends; kill it if it does not."""
+        with suppress(OSError):
+            self._to.close()
+        self._from.close()
+        try:
+            self._program.wait(self._times.step_s)
+        except subprocess.TimeoutExpired:
+            self._program.kill()
+            self._program.wait()
+
+
 class ImapConnection:
     """A connected socket. Made by `connect`.
 
@@ -63,7 +112,12 @@ class ImapConnection:
     """
 
     def __init__(
-        self, sock: socket.socket, times: ImapTimes, stop: StopSignal, *, verify: bool
+        self,
+        sock: socket.socket | _ProgramPipes,
+        times: ImapTimes,
+        stop: StopSignal,
+        *,
+        verify: bool,
     ) -> None:
         self._socket = sock
         self._verify = verify
@@ -86,6 +140,13 @@ class ImapConnection:
             made.start_tls(params)
         return made
 
+    @classmethod
+    def of_program(
+        cls, command: Sequence[str], times: ImapTimes, stop: StopSignal
+    ) -> ImapConnection:
+        """Start a program that speaks IMAP on its standard input and output."""
+        return cls(_ProgramPipes(command, times), times, stop, verify=False)
+
     def start_tls(self, params: ImapParams) -> None:
         """Encrypt; a certificate that is verified must be valid for the host."""
         try:
@@ -93,6 +154,7 @@ class ImapConnection:
             if not self._verify:
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             self._socket.settimeout(self._times.step_s)
+            assert isinstance(self._socket, socket.socket), "a program needs no encryption"
             self._socket = context.wrap_socket(self._socket, server_hostname=params.host)
         except (OSError, ValueError) as error:
             self.close()
@@ -617,9 +679,22 @@ class ImapClient:
             raise
         return made
 
-    def _greeted(self) -> None:
+    @classmethod
+    def of_program(cls, command: Sequence[str], times: ImapTimes, stop: StopSignal) -> ImapClient:
+        """The mailbox that a program opens without a login, such as `doveadm exec imap -u NAME`."""
+        connection = ImapConnection.of_program(command, times, stop)
+        try:
+            made = cls(connection, times)
+            made._greeted("PREAUTH")
+            made.read_capabilities()
+        except BaseException:
+            connection.close()
+            raise
+        return made
+
+    def _greeted(self, kind: str = "OK") -> None:
         greeting = next(self._responses(time.monotonic() + self._times.command_s))
-        if (greeting.tag, greeting.kind) != ("*", "OK"):
+        if (greeting.tag, greeting.kind) != ("*", kind):
             # PREAUTH before TLS could be an attacker's: there is no STARTTLS after it.
             raise PeerError(f"the server greets with {_shown(f'{greeting.kind} {greeting.text}')}")
 
@@ -708,6 +783,10 @@ class ImapClient:
     def uids_among(self, uids: Sequence[int]) -> set[int]:
         """Return the UIDs that the selected folder has, without messages marked as deleted."""
         return set(self._searched(b"UID SEARCH UNDELETED UID " + _set(uids))) & set(uids)
+
+    def uids_by_flag(self, flag: str) -> list[int]:
+        """Return the messages of the selected folder with a flag: ALL, SEEN, ANSWERED, DELETED."""
+        return sorted(self._searched(f"UID SEARCH {flag}".encode()))
 
     def uids_with(self, ident: str, since: str, *, deleted: bool = False) -> list[int]:
         r"""Return the messages with a Message-ID that arrived on a day or later, in order.

@@ -109,14 +109,21 @@ class ImapMailbox:
         self._all = [one.wire for one in client.folders() if one.is_selectable]
         junk = _junk_of(client.folders(), account.junk)
         self._names: dict[Side, str] = {"inbox": "INBOX", "junk": junk.wire}
-        self.about = f"{account.user} at {account.host}:{account.port}, junk is {junk.name}"
+        port = f":{account.port}" if account.port else ""
+        self.about = f"{account.user} at {account.host}{port}, junk is {junk.name}"
 
     @classmethod
-    def open(cls, account: ImapAccount) -> ImapMailbox:
-        """Log in, and check that both folders exist."""
+    def open(cls, account: ImapAccount, program: Sequence[str] = ()) -> ImapMailbox:
+        """Log in, or start a program that needs no login; check that both folders exist."""
         with ExitStack() as resources:
             stop = resources.enter_context(closing(StopSignal()))
-            client = resources.enter_context(closing(_connected(account, stop)))
+            client = resources.enter_context(
+                closing(
+                    ImapClient.of_program(program, ImapTimes(account.step_s), stop)
+                    if program
+                    else _connected(account, stop)
+                )
+            )
             made = cls(account, client, resources)
             for side in SIDES:
                 made._select(made._names[side])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -102,6 +103,20 @@ def _is_running(base: Path) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+def mailbox_program(dovecot: Dovecot, address: str) -> tuple[str, str]:
+    """The user who has an address, and the command that opens the mailbox; empty if none has.
+
+    The program is started itself: `doveadm exec` gives it the plugins of doveadm, so a move would
+    not teach.
+    """
+    config = ("-c", str(dovecot.file))
+    program = f"{dovecot.value('libexec_dir') or '/usr/lib/dovecot'}/imap"
+    for user in (address, address.rpartition("@")[0]):
+        if user and asked("doveadm", *config, "user", "-f", "home", user):
+            return user, shlex.join((program, *config, "-u", user))
+    return "", ""
 
 
 def script_folder() -> Path:

@@ -32,6 +32,8 @@ class Postfix(NamedTuple):
     problems: tuple[str, ...]
     """why a milter in main.cf would not do"""
     is_running: bool
+    smtp: str
+    """host:port at which it takes mail from other servers; empty if it does not"""
 
 
 def find(folder: Path | None) -> Postfix | None:
@@ -65,7 +67,20 @@ def find(folder: Path | None) -> Postfix | None:
         domains=_domains(listed),
         problems=tuple(problems),
         is_running=_is_running(named),
+        smtp=_smtp(asked("postconf", "-c", str(named), "-M")),
     )
+
+
+def _smtp(services: str) -> str:
+    """The address of the service for other servers: that at port 25, else the first one."""
+    found = []
+    for line in services.splitlines():
+        fields = line.split()
+        if len(fields) > 7 and fields[1] == "inet" and fields[7] in ("smtpd", "postscreen"):
+            host, _, port = fields[0].rpartition(":")
+            found.append((host or "127.0.0.1", {"smtp": "25"}.get(port, port)))
+    usual = [one for one in found if one[1] == "25"] or found
+    return ":".join(usual[0]) if usual else ""
 
 
 def _domains(listed: str) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import sys
 import time
@@ -219,6 +220,17 @@ def _listener(found: Found, answers: Answers, milter: tuple[str, int]) -> dict[s
     return {"listener.milter": keys | ({"observe": True} if answers.act == "observe" else {})}
 
 
+def test_command(found: Found, address: str) -> Argv:
+    """The command that sends a test message to a mailbox, and moves it as its user would."""
+    command = [*OWN, *found.options, "doctor", "--rcpt", address]
+    if found.postfix is not None and found.postfix.smtp:
+        command += ["--smtp", found.postfix.smtp]
+    if found.dovecot is not None:
+        user, program = dovecot_part.mailbox_program(found.dovecot, address)
+        command += ["--user", user, "--imap-program", program] if user else []
+    return tuple(command)
+
+
 # --- doing it ---
 
 
@@ -370,7 +382,7 @@ class Setup:
 def shown(command: Sequence[str]) -> str:
     """A command as an administrator writes it."""
     words = ["spamnb", *command[len(OWN) :]] if tuple(command[: len(OWN)]) == OWN else command
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def _last_lines(text: str) -> str:

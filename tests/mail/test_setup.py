@@ -147,6 +147,48 @@ def test_observing_first_and_filing_later(site):
     assert b"X-Spam-Flag: YES" in site.arrives(site.send("spam"), ".Junk")
 
 
+def test_a_test_message_is_sent_and_moved(site):
+    """It comes by SMTP, is moved in the user's mailbox without a password, and is forgotten."""
+    before = site.daemon.spamnb("stats", "--json")
+    output = done_by(
+        site.setup("--yes", "--answer", "act=file", "--test", "alice@example.org", "--json")
+    )
+    test = json.loads(output)["test"]
+    states = {check["check"]: check["state"] for check in test["checks"]}
+    assert states["learning"] == states["learning again"] == states["marked mail"] == "ok"
+    assert "broken" not in states.values()
+    trained = json.loads(site.daemon.spamnb("stats", "--json"))["labels"]
+    assert trained == json.loads(before)["labels"]
+
+
+def test_the_mail_that_users_have_sorted_is_learnt(site):
+    """Junk, answered and filed mail of a mailbox, without files of the mail server being named."""
+    conf = site.rig.root / "dovecot" / "dovecot.conf"
+    bob = Person(site.rig, "bob")
+    with bob.imap as imap:
+        imap.create("Sent")
+        for kind, folder, flags in (
+            ("spam", "Junk", ""), ("ham", "Work", r"\Seen"), ("ham", "INBOX", r"\Answered"),
+            ("ham", "INBOX", r"\Seen"), ("spam", "Trash", r"\Seen"), ("ham", "Work", ""),
+        ):  # fmt: skip
+            raw = f"Subject: {kind} in {folder} {flags}\r\n\r\nold words, {folder} {flags}\r\n"
+            imap.append(folder, flags, None, raw.encode())
+        letter = "From: bob@example.org\r\nTo: eve@example.com\r\nMessage-ID: <1@b>\r\n\r\nhi\r\n"
+        imap.append("Sent", None, None, letter.encode())
+    program = f"doveadm -c {conf} exec imap -u {{user}}"
+    learn = ("train", "--mailbox", "bob", "--mailbox-program", program)
+    output = site.daemon.spamnb(*learn)
+    assert "bob: 2 ham, 1 spam, 1 sent" in output
+    assert "3 learnt" in output
+    assert "1 correspondents" in output
+    assert "3 already known" in site.daemon.spamnb(*learn)
+    subjects = site.daemon.command(
+        "train", "--mailbox", "nobody-here", "--mailbox-program", "false"
+    )
+    assert subjects.code == 4
+    assert "Traceback" not in subjects.err
+
+
 def test_the_plan_changes_nothing(site):
     """It shows each file as a diff, and each command."""
     before = site.files()
