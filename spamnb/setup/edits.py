@@ -63,7 +63,7 @@ def with_block(
 
 def without_blocks(text: str) -> str:
     """The text without its blocks, with the lines that they had replaced."""
-    out, at = "", 0
+    out, at, unended = "", 0, -1
     for found in _MARKER.finditer(text):
         kept = [
             line.removeprefix(_OLD) + "\n"
@@ -71,6 +71,7 @@ def without_blocks(text: str) -> str:
             if line.startswith(_OLD)
         ]
         out, at = out + text[at : found.start()] + "".join(kept), found.end()
-        if found["no_end"] and at == len(text):
-            out = out.removesuffix("\n")
-    return out + text[at:]
+        if found["no_end"]:
+            unended = len(out)
+    out += text[at:]
+    return out.removesuffix("\n") if len(out) == unended else out

@@ -1,7 +1,8 @@
 """The settings of spamnb itself: the tables that setup adds to `spamnb.toml`.
 
-A key that the administrator has set stays. A new table goes into a block at the end, a new key into
-a block below the header of its table.
+A key that the administrator has set stays; an empty list, an empty text and `false`, which the
+example has, are replaced. A new table goes into a block at the end, a new key into a block below
+the header of its table.
 """
 
 from __future__ import annotations
@@ -45,27 +46,40 @@ def wanted(path: Path, tables: Tables) -> Wanted:
     found = given(path)
     for name, keys in tables.items():
         there = _table(found, name)
-        missing = {key: value for key, value in keys.items() if key not in (there or {})}
+        missing = {key: value for key, value in keys.items() if not (there or {}).get(key)}
         notes += [
             f"{path}: {name}.{key} stays {there[key]!r}; setup would set {value!r}"
             for key, value in keys.items()
-            if there and key in there and there[key] != value
+            if there and there.get(key) and there[key] != value
         ]
         lines = [f"{key} = {json.dumps(value)}" for key, value in missing.items()]
-        if not lines:
-            continue
-        header = re.search(rf"(?m)^[ \t]*\[[ \t]*{re.escape(name)}[ \t]*\][ \t]*(#.*)?$", text)
-        if there is None:
+        if lines and there is None:
             at_end += [f"[{name}]", *lines]
-        elif header is None:
-            notes.append(f"{path}: add to {name}: {', '.join(lines)}")
-        else:
-            line = text.count("\n", 0, header.end()) + 1
-            text = with_block(text, name, lines, line)
+            continue
+        for key, line in zip(missing, lines, strict=True):
+            changed = _with_key(text, name, key, line)
+            if changed is None:
+                notes.append(f"{path}: add to {name}: {line}")
+            else:
+                text = changed
     if at_end:
         text = with_block(text, "settings", at_end)
-    changed = text != (before or "")
-    return Wanted(FileEdit(path, before, text) if changed else None, tuple(notes))
+    is_same = text == (before or "")
+    return Wanted(None if is_same else FileEdit(path, before, text), tuple(notes))
+
+
+def _with_key(text: str, name: str, key: str, line: str) -> str | None:
+    """The text with this line in a table, in the place of an empty value; None without a header."""
+    header = re.search(rf"(?m)^[ \t]*\[[ \t]*{re.escape(name)}[ \t]*\][ \t]*(#.*)?$", text)
+    if header is None:
+        return None
+    end = re.compile(r"(?m)^[ \t]*\[").search(text, header.end())
+    inside = text[header.end() : end.start() if end else len(text)]
+    old = re.search(rf"(?m)^[ \t]*{re.escape(key)}[ \t]*=.*$", inside)
+    at = header.end() + old.start() if old else header.end() + 1
+    return with_block(
+        text, f"{name}.{key}", [line], text.count("\n", 0, at) + (at > len(text)), 1 if old else 0
+    )
 
 
 def _table(found: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
