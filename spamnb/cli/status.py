@@ -110,6 +110,11 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
         rows.append(("up", duration(facts["up_s"])))
     rows.append(("scanning", "off (bypass)" if facts["bypass"] else "on"))
     rows += _of_model(facts["model"]) if facts["model"] else [("model", _unusable(facts))]
+    if observed := facts.get("observing"):
+        from spamnb.operations.status import observation_text
+
+        since = shown_time(observed["since_us"])
+        rows.append(("observing", f"since {since}, {observation_text(observed)}"))
     rows.append(("review", f"{facts.get('review', 0)} queued"))
     kept = facts.get("quarantine") or {"messages": 0, "bytes": 0}
     rows.append(("quarantine", f"{kept['messages']} messages, {kept['bytes']} bytes"))

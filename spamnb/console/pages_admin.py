@@ -50,7 +50,7 @@ from spamnb.operations.figures import (
     number_text,
 )
 from spamnb.operations.logins import SCOPES
-from spamnb.operations.status import quantile
+from spamnb.operations.status import observation_text, quantile
 from spamnb.telemetry import iso
 
 PERIOD: Final = Parameter("period", choice(*PERIODS), "How far back.", "week")
@@ -198,7 +198,9 @@ def status(site: ConsoleSite, request: PageRequest) -> PageView:
     found = status_or_fault(site, caller)
     counted, timed = _counters(found.get("counters", {}))
     threshold = threshold_text(found["model"]["threshold"]) if found.get("model") else ""
+    observed = found.get("observing")
     facts = {"found": found, "counted": counted, "timed": timed, "threshold": threshold}
+    facts["observing"] = observation_text(observed) if observed else ""
     facts |= {"recent": [], "trend": ""}
     with suppress(SpamnbError):  # a warning says what is wrong with the home
         shown = site.graphs.value(lambda: ask(site, caller, "graphs", period=_OVERVIEW_PERIOD))

@@ -46,6 +46,7 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "status.limit": "of at most {limit}",
     "status.threshold": "Threshold of junk",
     "status.thresholds": "Its history",
+    "status.observing": "Observing",
     "status.nats": "{nats} nats:",
     "status.event": "event {event}",
     "status.no_model": "The model cannot be used",

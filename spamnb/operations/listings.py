@@ -24,7 +24,7 @@ from spamnb.engine.filter import Filter
 from spamnb.engine.lookup import in_force, labels_of, trainings
 from spamnb.feedback.rights import own_notes
 from spamnb.mail.envelope import address_of, domain_of
-from spamnb.model.costs import DECISIONS
+from spamnb.model.costs import DECISIONS, roles_of
 from spamnb.model.events import NO_LABEL, Event, EventKind
 from spamnb.model.labels import owner_kind
 from spamnb.model.tokens import registered
@@ -220,6 +220,41 @@ def _count_sender(found: dict[str, SeenSender], entry: HistoryEntry) -> None:
     one.checked += bool(results)
     passes = (part.rpartition(" ")[2] for part in results.split(", ") if "=pass " in part)
     one.authentic += any(aligned(domain_of(author), name) for name in passes)
+
+
+_OBSERVED_LOOKED = 2_000
+_OBSERVED_FIRST = 50
+"""If no listener observed one of so many newest messages, none observes: the rest is not read."""
+
+
+def observation(model: Filter) -> dict[str, Any] | None:
+    """What would have been done with the newest messages that a listener only observed.
+
+    `agreed` are messages that would have been filed and that a user called spam, `kept` those that
+    a user wanted, `missed` those that a user called spam and that would not have been filed. None
+    if no listener observes.
+    """
+    if model.history is None:
+        return None
+    counts = dict.fromkeys(("messages", "filed", "agreed", "kept", "missed"), 0)
+    roles, since = roles_of(model.labels), 0
+    with model.store.read() as view:
+        newest = islice(model.history.newest(with_ids=False), _OBSERVED_LOOKED)
+        for number, entry in enumerate(newest):
+            if not entry.notes.get("observed", "").startswith("listener."):
+                if number >= _OBSERVED_FIRST and not counts["messages"]:
+                    break
+                continue
+            since = entry.time_us
+            filed = entry.decision in ("junk", "reject")
+            label = in_force(view, entry.digest).label
+            said = roles[label] if label != NO_LABEL else ""
+            counts["messages"] += 1
+            counts["filed"] += filed
+            counts["agreed"] += filed and said == "spam"
+            counts["kept"] += filed and said == "ham"
+            counts["missed"] += not filed and said == "spam"
+    return {**counts, "since_us": since} if counts["messages"] else None
 
 
 def timeline(model: Filter, most: int) -> dict[str, Any]:

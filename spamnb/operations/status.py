@@ -78,6 +78,21 @@ def model_facts(home: Path, model: Filter) -> Facts:
     }
 
 
+_FEW_FILED = 20
+"""would-be filed messages from which on observing has shown enough"""
+
+
+def observation_text(found: Mapping[str, Any]) -> str:
+    """Return what `listings.observation` found as a sentence, and what to do next."""
+    text = (
+        f"{found['messages']:,} messages: {found['filed']:,} would be filed, of which users called "
+        f"{found['agreed']:,} spam and wanted {found['kept']:,}; {found['missed']:,} others they "
+        "called spam"
+    )
+    is_enough = found["filed"] >= _FEW_FILED and not found["kept"]
+    return f"{text}; to file junk: spamnb setup --answer act=file" if is_enough else text
+
+
 def _last_learnt(
     view: ReadView, labels: Sequence[str], events: Sequence[tuple[int, int]]
 ) -> dict[str, int | None]:

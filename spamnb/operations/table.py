@@ -58,6 +58,7 @@ from spamnb.maintenance.rewind import changed_recipe
 from spamnb.model.verdict import BINS
 from spamnb.operations import status
 from spamnb.operations.home import ModelConfig, open_model, open_service, read_clock
+from spamnb.operations.listings import observation
 from spamnb.operations.request import (
     FEEDBACK,
     FILE,
@@ -109,6 +110,8 @@ def gathered(model: AdminModel, daemon: AdminDaemon | None) -> Facts:
         if daemon is not None:
             with model.service() as service:
                 facts["clock"] = warning(read_clock(model.config, service.model))
+                if observed := observation(service.model):
+                    facts["observing"] = observed
     try:
         with model.reading() as opened:
             facts["model"] = status.model_facts(home, opened)
