@@ -1,15 +1,21 @@
 """`spamnb imap` with a real Dovecot: junk is moved, moves are learnt, no message is lost."""
 
+import json
 import os
 import re
 import signal
 import sqlite3
 import subprocess
+import threading
 import time
 from contextlib import closing, suppress
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from support import dovecot_versions
 from support.cli import PROGRAM, environment, spamnb
 from support.daemon import serve, settings_in
 from support.imap_rig import ImapRig, certificate, sample
@@ -202,6 +208,53 @@ def test_certificates_are_verified(home, tmp_path, boxes, rigs, cert, tls):
         assert done.code == 4
         assert "the certificate is not valid" in done.err
         assert "pw-" not in done.err
+
+
+class Tokens(BaseHTTPRequestHandler):
+    """A server that knows which user an access token belongs to, as Dovecot asks it."""
+
+    known: ClassVar[dict[str, str]] = {}
+
+    def do_GET(self):
+        user = self.known.get(parse_qs(urlsplit(self.path).query)["token"][0], "")
+        body = json.dumps({"active": bool(user), "user": user}).encode()
+        self.send_response(200 if user else 401)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.skipif(
+    not dovecot_versions.missing() and dovecot_versions.version() != "2.3",
+    reason="these settings of Dovecot are those of 2.3",
+)
+def test_an_access_token_is_a_login(home, tmp_path):
+    """Dovecot asks a server whose token it is; one that has expired is refused in one line."""
+    with HTTPServer(("127.0.0.1", 0), Tokens) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        rig = ImapRig(tokens=f"http://127.0.0.1:{server.server_port}")
+        try:
+            box = rig.mailbox()
+            config = box.settings(tmp_path, more='auth = "xoauth2"\n')
+            (tmp_path / f"{box.user}.password").write_text("a-token\n")
+            Tokens.known["a-token"] = box.user
+            raw, ident = sample("spam", 4)
+            box.append(raw)
+            once(home, config, "--existing")
+            assert ident in box.messages() + box.messages("Junk")
+            del Tokens.known["a-token"]
+            refused = spamnb(home, "--config", config, "imap", "--once")
+            assert refused.code == 4
+            assert "refuses the login" in refused.err
+            assert "a-token" not in refused.err + refused.out
+            box.imap.logout()
+        finally:
+            rig.stop()
+            server.shutdown()
 
 
 class Program:

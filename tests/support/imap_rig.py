@@ -30,7 +30,8 @@ def capabilities(*hidden):
 class ImapRig:
     """Dovecot without Postfix."""
 
-    def __init__(self, *hidden, tls=None):
+    def __init__(self, *hidden, tls=None, tokens=""):
+        """With `tokens`, the address of a server that knows access tokens, XOAUTH2 is a login."""
         self.rig = Rig()
         root = self.rig.root
         for sub in ("mail", "dovecot/run"):
@@ -44,6 +45,14 @@ class ImapRig:
             text = text.replace("ssl = no", dovecot_versions.tls(*tls))
             port = f"port = {self.rig.port['post']}\n    ssl = yes"
             text = text.replace("port = 0", port)
+        if tokens:
+            text = text.replace("plain login", "plain login xoauth2")
+            lines = ("driver = oauth2", "mechanisms = xoauth2", f"args = {root}/tokens")
+            text += "passdb {\n" + "\n".join(lines) + "\n}\n"
+            (root / "tokens").write_text(
+                f"introspection_url = {tokens}/?token=\nintrospection_mode = get\n"
+                "username_attribute = user\nactive_attribute = active\nactive_value = true\n"
+            )
         (root / "dovecot/dovecot.conf").write_text(text)
         users = "".join(f"user{n}:{{PLAIN}}pw-user{n}::::::\n" for n in range(1, USERS))
         (root / "dovecot/users").write_text(users)
