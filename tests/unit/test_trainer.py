@@ -88,7 +88,7 @@ def test_any_number_of_readers_leaves_the_same_model(tmp_path):
     assert contents(tmp_path / "1") == contents(tmp_path / "2")
 
 
-@pytest.mark.parametrize(("batch", "chunk"), [(64, 64), (192, 64), (6144, 128)])
+@pytest.mark.parametrize(("batch", "chunk"), [(64, 64), (192, 64), (2048, 128)])
 def test_transactions_and_chunks_of_any_size_leave_the_same_model(
     tmp_path, monkeypatch, batch, chunk
 ):
