@@ -57,6 +57,7 @@ SHORT = {
     "bench/memory": (["--messages", "2000"], "RssAnon, all processes", (0,)),
     "bench/mixed": (["--cases", "2000", "--rounds", "1"], "of scikit-learn's together", (0,)),
     "bench/identity": ([], "log_loss", (0,)),
+    "bench/growth": (["--short"], "done", (0,)),
     "bench/start": (["--runs", "1", "--messages", "3"], "(medians)", (0,)),
     "bench/senders": (["--count", "20"], "ask nothing", (0,)),
     "bench/persons": (["--persons", "20", "--labels", "1"], "1000 recipients", (0,)),
