@@ -226,7 +226,7 @@ def _imap(options: _DoctorOptions, user: str) -> Any:
     text = str(options.imap)
     has_port = text.rpartition(":")[2].isdigit()
     address = _address(text if has_port else f"{text}:{_IMAP_PORT}", "--imap")
-    password = _password(options.password_file, user)
+    password = read_password(options.password_file, user)
     account = ImapAccount(
         address.host, address.port, user, password, options.junk, max(10.0, options.wait_s)
     )
@@ -247,7 +247,8 @@ def _imap_program(options: _DoctorOptions, user: str) -> Any:
     return opened
 
 
-def _password(file: str | None, user: str) -> str:
+def read_password(file: str | None, user: str) -> str:
+    """The password in the first line of a file; asked for on a terminal if there is none."""
     if file is None:
         if not sys.stdin.isatty():
             raise UserError("no password is given", hint="--password-file FILE")

@@ -6,9 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -18,14 +18,16 @@ from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
+    from spamnb.setup.mailbox import MailboxLogin
     from spamnb.setup.plan import Answers, Plan
-    from spamnb.setup.run import Found
+    from spamnb.setup.run import Found, Setup
 
 EXAMPLES = """
 spamnb setup                                look, ask, show the plan, and do it
 spamnb setup --plan                         only show the plan
 spamnb setup --yes --answer act=file        no questions: mark junk and file it
 spamnb setup --remove                       restore the files of the mail server
+spamnb setup --imap imap.example.org        a mailbox elsewhere, without root
 """
 _RECORD = "setup.json"
 _TEST = "Address of a mailbox for a test message (Enter: no test)"
@@ -42,6 +44,11 @@ _TEST = "Address of a mailbox for a test message (Enter: no test)"
               help="Folder of the settings of Postfix. Default: that of `postconf`.")  # fmt: skip
 @click.option("--dovecot", metavar="FILE", type=click.Path(path_type=Path),
               help="Main settings of Dovecot. Default: /etc/dovecot/dovecot.conf.")  # fmt: skip
+@click.option("--imap", "imap_host", metavar="HOST[:PORT]", help="Instead: read a mailbox on this "
+              "IMAP server, as a user without root. Default port: 993.")  # fmt: skip
+@click.option("--user", metavar="LOGIN", help="With --imap: the login of the mailbox.")
+@click.option("--password-file", metavar="FILE", type=click.Path(path_type=Path, exists=True),
+              help="With --imap: file whose first line is the password. Default: ask.")  # fmt: skip
 @click.option("--test", "address", metavar="ADDRESS", default="", help="Afterwards send a test "
               "message to this mailbox, and move it as its user would.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: done, answers, files "
@@ -57,6 +64,9 @@ def setup(
     remove: bool,
     postfix: Path | None,
     dovecot: Path | None,
+    imap_host: str | None,
+    user: str | None,
+    password_file: Path | None,
     address: str,
     as_json: bool,
 ) -> None:
@@ -72,17 +82,23 @@ def setup(
     the page with their lines.
     """
     from spamnb.settings import DEFAULT_FILE, load
+    from spamnb.setup.mailbox import user_config
     from spamnb.setup.run import Setup, faults_of, look, plan_of, usual
 
     if as_json and not (only_plan or yes or remove):
         raise click.UsageError("--json needs --plan, --yes or --remove")
-    config = Path(session.config_flag or DEFAULT_FILE)
+    usual_file = user_config() if imap_host or (remove and os.geteuid()) else DEFAULT_FILE
+    config = Path(session.config_flag or usual_file)
     here = Setup(config.with_name(_RECORD), _quiet if as_json else say)
     if remove:
         _remove(here, as_json)
         return
     if not only_plan:
         here.recover()
+    if imap_host:
+        given = _Mailbox(imap_host, user, password_file)
+        _set_up_mailbox(session, here, config, given, answers, yes=yes, only_plan=only_plan)
+        return
     settings = load(config if config.exists() else os.devnull, flags={"home": session.home_flag})
     found = look(config, settings, _options(session), postfix, dovecot)
     if not as_json:
@@ -112,6 +128,76 @@ def setup(
         _show_next(found, plan, chosen)
     if is_tested:
         ctx.exit(_test(found, address))
+
+
+class _Mailbox(NamedTuple):
+    """The mailbox that the command line names."""
+
+    host: str
+    user: str | None
+    password_file: Path | None
+
+
+def _set_up_mailbox(
+    session: CliSession,
+    here: Setup,
+    config: Path,
+    given: _Mailbox,
+    answers: tuple[str, ...],
+    *,
+    yes: bool,
+    only_plan: bool,
+) -> None:
+    """Connect a mailbox on an IMAP server; nothing is written before the login has worked."""
+    from spamnb.settings import home_of, load
+    from spamnb.setup.mailbox import IMAPS, MailboxLogin, plan_of_mailbox
+    from spamnb.setup.plan import Answers
+    from spamnb.setup.run import OWN
+    from spamnb.store.files import durable_write
+
+    host, _, port = given.host.rpartition(":") if ":" in given.host else (given.host, "", "")
+    if not (given.user or sys.stdin.isatty()):
+        raise UserError("--imap needs a --user")
+    user = given.user or click.prompt("Login of the mailbox", err=True)
+    file = (given.password_file or config.with_name("imap.password")).absolute()
+    login = MailboxLogin(host, int(port or IMAPS), user, file)
+    password = "" if only_plan else _logged_in(login, given.password_file)
+    chosen = _chosen(Answers(), answers, ask=not (yes or only_plan), names=("act",))
+    settings = load(config if config.exists() else os.devnull, flags={"home": session.home_flag})
+    option = () if session.config_flag else ("--config", str(config))
+    has_model = (home_of(settings) / "data.mdb").exists()
+    own = (*OWN, *_options(session), *option)
+    plan = plan_of_mailbox(config, own, login, chosen, has_model=has_model)
+    _show_plan(plan, whole=True)
+    if only_plan or plan.is_empty:
+        return
+    if not yes and not click.confirm("Make these changes?", default=False, err=True):
+        say("Nothing was changed.")
+        return
+    config.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if given.password_file is None:
+        durable_write(file, f"{password}\n".encode())
+    here.apply(plan)
+    words = " ".join(("spamnb", *option))
+    say()
+    say("Done. Next:")
+    say(f"  {words} imap --once --existing   judge the mail that is in the inbox")
+    say(f"  {words} imap                     judge new mail, until Ctrl-C")
+    if chosen.act == "observe":
+        say("  spamnb setup --imap HOST --answer act=file   move junk to the junk folder")
+    say("  spamnb setup --remove            take everything out again")
+
+
+def _logged_in(login: MailboxLogin, password_file: Path | None) -> str:
+    """The password, after it has opened the mailbox."""
+    from spamnb.cli.doctor import read_password
+    from spamnb.imap.sync import ImapAccount, ImapMailbox
+
+    password = read_password(str(password_file) if password_file else None, login.user)
+    mailbox = ImapMailbox.open(ImapAccount(login.host, login.port, login.user, password))
+    say(f"mailbox: {mailbox.about}")
+    mailbox.close()
+    return password
 
 
 def _test(found: Found, address: str) -> int:
@@ -154,7 +240,9 @@ def _options(session: CliSession) -> tuple[str, ...]:
     return tuple(word for name, value in given if value for word in (name, value))
 
 
-def _chosen(usual: Answers, answers: Iterable[str], *, ask: bool) -> Answers:
+def _chosen(
+    usual: Answers, answers: Iterable[str], *, ask: bool, names: Sequence[str] = ()
+) -> Answers:
     """The answers of the command line, else of the administrator, else the usual ones."""
     from spamnb.setup.plan import CHOICES, QUESTIONS
 
@@ -170,7 +258,7 @@ def _chosen(usual: Answers, answers: Iterable[str], *, ask: bool) -> Answers:
             "there is no terminal to ask questions on",
             hint="use --yes with --answer NAME=VALUE, or --plan to see the changes",
         )
-    for name in usual._fields if ask else ():
+    for name in (names or usual._fields) if ask else ():
         if name not in given:
             given[name] = click.prompt(
                 QUESTIONS[name],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from math import exp
@@ -20,15 +20,15 @@ from spamnb.cli.session import CliSession, RunningDaemon, as_root, pass_session,
 from spamnb.errors import CorpusError, StoreMissingError, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from spamnb.engine.bulk import Progress, Summary, TrainingOptions
     from spamnb.engine.mailboxes import MailSource
     from spamnb.engine.values import Source
+    from spamnb.imap.client import ImapClient, StopSignal
     from spamnb.imap.old_mail import Kind
     from spamnb.lab.decisions import Expectation
     from spamnb.mail.headers import Fields
     from spamnb.model.events import Recipe
+    from spamnb.settings.values import ImapParams
 
 SHOWN_UNREADABLE = 10
 
@@ -81,6 +81,8 @@ spamnb train --mailbox alice --mailbox bob         mail that users have sorted, 
 @click.option("--mailbox-program", metavar="COMMAND", default="doveadm exec imap -u {user}",
               show_default=True, help="Program that opens a mailbox by IMAP without a "
               "password.")  # fmt: skip
+@click.option("--imap", "accounts", multiple=True, metavar="NAME", help="The same for the "
+              "mailbox of the section [imap.NAME] of the settings; repeatable.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
               help="Number of processes; 0 is one per core.")  # fmt: skip
 @click.option("--person", default="", metavar="NAME", help="Train for this person: an address or a "
@@ -103,6 +105,7 @@ def train(
     sent: tuple[str, ...],
     mailboxes: tuple[str, ...],
     mailbox_program: str,
+    accounts: tuple[str, ...],
     jobs: int,
     person: str,
     as_json: bool,
@@ -121,12 +124,11 @@ def train(
     prior = session.settings.model.prior and not no_prior
     with ExitStack() as resources:
         copies = []
-        if mailboxes:
+        if mailboxes or accounts:
             if folders or named or labels_by:
-                raise UserError("--mailbox takes no folders", hint="use two commands")
-            copies = resources.enter_context(
-                _copied(mailboxes, mailbox_program, is_shown=not as_json)
-            )
+                raise UserError("mailboxes and folders exclude each other", hint="use two commands")
+            users = [*_programs(mailboxes, mailbox_program), *_accounts(session, accounts)]
+            copies = resources.enter_context(_copied(users, is_shown=not as_json))
             named = tuple(f"{label}={path}" for copy in copies for label, path in copy.sorted_mail)
         sources = _sources(folders, named, labels_by, thresholds=thresholds, yes=yes)
         recipe = _recipe(session, sources, kind, no_vocabulary=no_vocabulary, plain=plain)
@@ -182,22 +184,56 @@ class _Copy(NamedTuple):
         return [(kind, self.folder / kind) for kind in kinds if self.counts[kind]]
 
 
-@contextmanager
-def _copied(users: tuple[str, ...], program: str, *, is_shown: bool) -> Iterator[list[_Copy]]:
-    """Copy the mail of mailboxes into a folder that is deleted afterwards."""
-    from spamnb.imap.client import ImapClient, StopSignal
-    from spamnb.imap.old_mail import KINDS, OldMail, copy_mail
+_Opened = Callable[["StopSignal"], "ImapClient"]
+"""opens a mailbox"""
+
+
+def _programs(users: tuple[str, ...], program: str) -> Iterator[tuple[str, _Opened]]:
+    """Mailboxes that a program opens."""
+    from spamnb.imap.client import ImapClient
     from spamnb.settings.values import ImapTimes
+
+    for user in users:
+        command = [word.replace("{user}", user) for word in shlex.split(program)]
+
+        def opened(stop: StopSignal, command: list[str] = command) -> ImapClient:
+            with as_root():
+                return ImapClient.of_program(command, ImapTimes(), stop)
+
+        yield user, opened
+
+
+def _accounts(session: CliSession, names: tuple[str, ...]) -> Iterator[tuple[str, _Opened]]:
+    """Mailboxes of the settings."""
+    from spamnb.imap.client import ImapClient
+    from spamnb.settings.values import ImapTimes
+
+    known = session.settings.imap
+    for name in names:
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise UserError(f"there is no section [imap.{name}]", hint=f"there are: {listed}")
+        params = known[name]
+
+        def opened(stop: StopSignal, params: ImapParams = params) -> ImapClient:
+            return ImapClient.open(params, ImapTimes(), stop)
+
+        yield params.user, opened
+
+
+@contextmanager
+def _copied(users: list[tuple[str, _Opened]], *, is_shown: bool) -> Iterator[list[_Copy]]:
+    """Copy the mail of mailboxes into a folder that is deleted afterwards."""
+    from spamnb.imap.client import StopSignal
+    from spamnb.imap.old_mail import KINDS, OldMail, copy_mail
 
     copies = []
     with TemporaryDirectory(prefix="spamnb-") as work, closing(StopSignal()) as stop:
-        for number, user in enumerate(users):
-            command = [word.replace("{user}", user) for word in shlex.split(program)]
+        for number, (user, opened) in enumerate(users):
             folder = Path(work, str(number))
             for kind in KINDS:
                 (folder / kind).mkdir(parents=True)
-            with as_root():
-                client = ImapClient.of_program(command, ImapTimes(), stop)
+            client = opened(stop)
             with closing(client), progress_bar(f"reading {safe(user)}") as bar:
 
                 def show(done: int, bar: Any = bar) -> None:

@@ -9,12 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from support import dovecot_versions
 from support.cli import forked
 from support.dovecot import Person, move
+from support.imap_rig import ImapRig, sample
 from support.postfix import PEOPLE, PROJECT, Daemon, Rig, needs_rig
 from support.waiting import LIMIT_S, until
 
@@ -158,8 +160,8 @@ def test_a_test_message_is_sent_and_moved(site):
     states = {check["check"]: check["state"] for check in test["checks"]}
     assert states["learning"] == states["learning again"] == states["marked mail"] == "ok"
     assert "broken" not in states.values()
-    trained = json.loads(site.daemon.spamnb("stats", "--json"))["labels"]
-    assert trained == json.loads(before)["labels"]
+    trained = json.loads(site.daemon.spamnb("stats", "--json"))["messages"]
+    assert trained == json.loads(before)["messages"]
 
 
 def test_the_mail_that_users_have_sorted_is_learnt(site):
@@ -538,6 +540,63 @@ def test_a_later_file_that_hides_the_settings_is_found(tmp_path):
         edit.path.parent.mkdir(parents=True, exist_ok=True)
         module._put(edit.path, edit.after.replace("sieve_before2", "sieve_before"))
     assert "leaves out" in stage.verify()
+
+
+@pytest.fixture
+def person():
+    """The home of a user without root; not pytest's folder, which other users cannot enter."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_a_mailbox_elsewhere(person):
+    """A user without root reads a mailbox: it is learnt, judged, and everything is taken out."""
+    rig = ImapRig()
+    (person / ".config" / "spamnb").mkdir(parents=True)
+    password = person / "password"
+    try:
+        box = rig.mailbox()
+        password.write_text(f"pw-{box.user}\n")
+        for path in (*person.rglob("*"), person):
+            os.chown(path, NOBODY, NOBODY)
+            path.chmod(0o700 if path.is_dir() else 0o600)
+        box.imap.create("Work")
+        for number in range(6):
+            kind, folder, flag = (("spam", "Junk", None), ("ham", "Work", r"\Seen"))[number % 2]
+            box.imap.append(folder, flag, None, sample(kind, number)[0])
+        before = files_below(person)
+
+        def spamnb(*arguments):
+            more = {"HOME": str(person), "XDG_RUNTIME_DIR": ""}
+            return forked(person / "home", *arguments, user=NOBODY, cwd=person, **more)
+
+        where = ("--imap", f"127.0.0.1:{rig.port}", "--user", box.user)
+        plan = spamnb("setup", *where, "--plan")
+        assert "[imap." in done_by(plan)
+        assert files_below(person) == before
+        output = done_by(spamnb("setup", *where, "--password-file", password, "--yes"))
+        assert f"pw-{box.user}" not in output
+        assert "3 ham, 3 spam" in output or "train" in output
+        config = person / ".config" / "spamnb" / "spamnb.toml"
+        learnt = json.loads(done_by(spamnb("--config", config, "stats", "--json")))
+        assert learnt["messages"] == {"ham": 3, "spam": 3}
+        box.append(sample("spam", 9)[0])
+        judged = done_by(spamnb("--config", config, "imap", "--once", "--existing", "--json"))
+        assert json.loads(judged)["done"] == "judged"  # observing: nothing is moved
+        done_by(spamnb("setup", "--remove"))
+        assert files_below(person) == before
+        box.imap.logout()
+    finally:
+        rig.stop()
+
+
+NOBODY = 65534
+
+
+def files_below(folder):
+    """The files of a person, without those of the model."""
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: path.read_bytes() for path in found if "home" not in path.parts}
 
 
 def test_nothing_to_edit(tmp_path):
