@@ -163,6 +163,7 @@ def run(argv: Sequence[str], *, errors: bool = True) -> Done:
             timeout=_SECONDS,
             check=False,
             env=os.environ | {"LC_ALL": "C"},
+            umask=0o022,  # users of the mail server read what `sievec` writes
         )
     except FileNotFoundError:
         return Done(127, f"{argv[0]}: not installed")

@@ -15,6 +15,7 @@ from spamnb.setup.edits import blocks, with_block, without_blocks
 from spamnb.setup.plan import FileEdit, Stage, asked, read, run
 
 BLOCK = "smtpd_milters"
+_DELIVERY = ("virtual_transport", "mailbox_transport", "mailbox_command", "transport_maps")
 _DOMAIN = re.compile(r"(?i)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9-]+)+")
 _OWN_MILTERS = re.compile(r"^(\S+)/inet/smtpd_milters\s*=\s*(.*)$", re.MULTILINE)
 _PROXY = re.compile(r"^(\S+)/(?:inet|pass)/smtpd_proxy_filter\s*=\s*\S", re.MULTILINE)
@@ -34,6 +35,8 @@ class Postfix(NamedTuple):
     is_running: bool
     smtp: str
     """host:port at which it takes mail from other servers; empty if it does not"""
+    uses_dovecot: bool
+    """whether Dovecot delivers its mail, as far as the settings say"""
 
 
 def find(folder: Path | None) -> Postfix | None:
@@ -68,6 +71,7 @@ def find(folder: Path | None) -> Postfix | None:
         problems=tuple(problems),
         is_running=_is_running(named),
         smtp=_smtp(asked("postconf", "-c", str(named), "-M")),
+        uses_dovecot=any(re.search("dovecot|lmtp", value(name)) for name in _DELIVERY),
     )
 
 

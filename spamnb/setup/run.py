@@ -128,6 +128,11 @@ def plan_of(found: Found, answers: Answers) -> Plan:
         moves = answers.teach == "moves"
         stages.append(dovecot_part.stage(dovecot, moves=moves, spool=spool))
     if postfix is not None:
+        if dovecot is not None and not postfix.uses_dovecot:
+            notes.append(
+                "Postfix does not seem to deliver through Dovecot (virtual_transport, "
+                "mailbox_transport, mailbox_command), so its Sieve scripts file nothing"
+            )
         stages.append(postfix_part.stage(postfix, milter))
         if not postfix.is_running:
             notes.append("Postfix does not run: it asks spamnb after its start")
@@ -282,8 +287,9 @@ class Setup:
         self._write({**record, "phase": "done", "before": None, "stages": _merged(old, record)})
 
     def _do(self, stage: Stage) -> None:
-        for folder in stage.folders:
-            folder.mkdir(parents=True, exist_ok=True)
+        for folder in (one for one in stage.folders if not one.exists()):
+            folder.mkdir(parents=True)
+            folder.chmod(0o755)  # whatever the umask is: users of the mail server read it
         for edit in stage.edits:
             if edit.before != edit.after:
                 self._say(f"{stage.program}: {edit.path}")

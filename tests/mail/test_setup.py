@@ -435,6 +435,7 @@ def test_a_postfix_that_setup_leaves(tmp_path, text, master, why):
     """A milter in main.cf would not be asked: setup says so, with the line to add."""
     found = postfix.find(postfix_folder(tmp_path, text, master))
     assert why in found.problems[0]
+    assert not found.uses_dovecot
     result = forked(
         tmp_path / "home", "--config", tmp_path / "spamnb.toml", "setup", "--plan", "--json",
         "--postfix", tmp_path / "postfix",
