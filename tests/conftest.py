@@ -72,6 +72,7 @@ SLOW = frozenset({
     "mail/test_milter_socket.py",
     "mail/test_persons.py",
     "mail/test_pipes.py",
+    "mail/test_setup.py",
     "mail/test_soak.py",
     "mail/test_storm.py",
     "mail/test_suites.py",
@@ -100,7 +101,18 @@ FULL = frozenset({
     "cli/test_cli_laboratory.py::test_tune_applies_what_is_confirmed",
     "cli/test_cli_rewind.py::test_relearn_with_another_constant",
     "cli/test_cli_rewind.py::test_rewind_before_the_first_training_leaves_an_empty_model",
+    "cli/test_homes.py::test_a_second_home_is_named[stats]",
+    ("cli/test_homes.py::"
+    "test_the_emergency_switch_works_with_a_mistake_in_the_settings[a wrong value]"),
+    ("faults/test_daemon_burst.py::"
+    "test_a_burst_is_scanned_or_deferred_and_makes_no_known_crasher[1]"),
+    "faults/test_daemon_burst.py::test_a_scan_that_hangs_blames_its_message_alone[defer]",
+    "faults/test_daemon_burst.py::test_a_scan_that_hangs_blames_its_message_alone[head]",
     "faults/test_daemon_burst.py::test_the_bench_of_bursts_runs",
+    "faults/test_daemon_reload.py::test_listeners_come_and_go[2]",
+    "faults/test_daemon_scan_process.py::test_helpers_that_cannot_start_are_a_fault[asyncio]",
+    ('faults/test_daemon_scanner.py::'
+    'test_a_message_that_kills_two_scan_processes_gets_an_error[http-"action":"soft reject"]'),
     "faults/test_fleet_storm.py::test_a_storm_leaves_all_hosts_equal[postgres]",
     "faults/test_fleet_storm.py::test_a_storm_leaves_all_hosts_equal[valkey]",
     "faults/test_imap_kill.py::test_a_run_that_is_killed_anywhere_is_continued[copy]",
@@ -108,6 +120,15 @@ FULL = frozenset({
     "mail/test_authentication_mtas.py::test_exim[after the queue]",
     "mail/test_authentication_mtas.py::test_exim[protocol of spamd]",
     "mail/test_doctor_rig.py::test_marked_mail_is_sent_each_way[milter]",
+    *(f"mail/test_exim_condition.py::{name}[protocol of rspamd]"
+      for name in ("test_a_temporary_error_of_the_daemon", "test_the_way_back",
+                   "test_mail_passes_unmarked_while_the_daemon_is_down")),
+    "mail/test_milter_faults.py::test_a_worker_is_killed_in_a_scan[back-250]",
+    "mail/test_milter_faults.py::test_connections_beyond_the_limit[mx-451]",
+    "mail/test_setup.py::test_a_test_message_is_sent_and_moved",
+    *(f"mail/test_setup.py::test_settings_of_dovecot[{name}-one file]"
+      for name in ("sieve is on", "other plugins", "another sieve_before", "one owner", "dots",
+                   "another junk folder")),
     "mail/test_soak.py::test_five_seconds",
     "mail/test_suites.py::test_an_observer_before_the_filter_of_the_suite_keeps_its_marks[mailcow]",
     "mail/test_suites.py::test_an_observer_before_the_filter_of_the_suite_keeps_its_marks[Mailu]",
@@ -119,6 +140,8 @@ FULL = frozenset({
     "unit/test_multiclass.py::test_every_protocol_judges_labels[folds]",
     "unit/test_multiclass.py::test_every_protocol_judges_labels[holdout]",
     "unit/test_multiclass.py::test_thresholds_know_nothing_of_what_is_judged",
+    ("unit/test_trainer.py::"
+    "test_transactions_and_chunks_of_any_size_leave_the_same_model[192-64]"),
     "unit/test_tune.py::test_chance_is_no_gain[1]",
     "unit/test_tune.py::test_the_held_back_part_chooses_nothing",
     "unit/test_tune.py::test_bad_constants_are_found_and_the_gain_is_confirmed",

@@ -103,6 +103,7 @@ SLOW = {
     *("bench/evasion", "bench/fleet_hour", "bench/accuracy", "bench/console", "bench/prior"),
     *("bench/worlds", "make-prior", "bench/senders", "bench/decisions", "bench/fleet", "fuzz"),
     *("bench/threshold_attack", "bench/fleet_capacity", "bench/memory", "bench/labels"),
+    *("bench/identity", "bench/path_length", "bench/persons"),
 }
 """They take 40 to 120 s each on a busy machine (valgrind runs a program fifty times as long)."""
 

@@ -6,7 +6,6 @@ at its end. Plugins, Sieve scripts and rules of others stay: their lists are con
 
 from __future__ import annotations
 
-import os
 import pwd
 import re
 import shlex
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 from spamnb.errors import UserError
 from spamnb.setup.edits import blocks, with_block, without_blocks
-from spamnb.setup.plan import EXECUTABLE, Argv, FileEdit, Stage, asked, read
+from spamnb.setup.plan import EXECUTABLE, Argv, FileEdit, Stage, asked, is_alive, read
 
 BLOCK = "dovecot"
 DEFAULT_FILE = Path("/etc/dovecot/dovecot.conf")
@@ -82,7 +81,7 @@ def find(file: Path | None) -> Dovecot | None:
         separator=bare.value("namespace/inbox/separator") or "/",
         owner=_owner(settings),
         problems=tuple(problems),
-        is_running=_is_running(Path(bare.value("base_dir") or "/run/dovecot")),
+        is_running=is_alive(Path(bare.value("base_dir") or "/run/dovecot", "master.pid")),
     )
 
 
@@ -95,14 +94,6 @@ def _owner(settings: str) -> str:
         except KeyError:
             return ""
     return name
-
-
-def _is_running(base: Path) -> bool:
-    try:
-        os.kill(int((base / "master.pid").read_text()), 0)
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def mailbox_program(dovecot: Dovecot, address: str) -> tuple[str, str]:

@@ -178,3 +178,12 @@ def asked(*argv: str) -> str:
     """What a program says of its settings; empty if it fails."""
     done = run(argv, errors=False)
     return done.text if done.code == 0 else ""
+
+
+def is_alive(pid_file: Path) -> bool:
+    """Whether the process lives whose number is in a file."""
+    try:
+        os.kill(int(pid_file.read_text()), 0)
+    except (OSError, ValueError):
+        return False
+    return True

@@ -8,11 +8,12 @@ service with milters of its own, several instances), nothing is edited.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
 from spamnb.setup.edits import blocks, with_block, without_blocks
-from spamnb.setup.plan import FileEdit, Stage, asked, read, run
+from spamnb.setup.plan import FileEdit, Stage, asked, is_alive, read
 
 BLOCK = "smtpd_milters"
 _DELIVERY = ("virtual_transport", "mailbox_transport", "mailbox_command", "transport_maps")
@@ -42,37 +43,38 @@ class Postfix(NamedTuple):
 def find(folder: Path | None) -> Postfix | None:
     """The Postfix with this folder of settings, by default that of the machine."""
     named = folder or Path(asked("postconf", "-h", "config_directory") or "/etc/postfix")
-    if not (named / "main.cf").is_file() or not asked("postconf", "-c", str(named), "-n"):
+    raw = _settings(named) if (named / "main.cf").is_file() else {}
+    if not raw:
         return None
-
-    def value(name: str, *, expanded: bool = False) -> str:
-        options = ["-x"] if expanded else []
-        return asked("postconf", "-c", str(named), *options, "-h", name)
-
+    expanded = _settings(named, "-x")
     services = asked("postconf", "-c", str(named), "-P")
     problems = []
-    if folder is None and value("multi_instance_directories"):
+    if folder is None and raw["multi_instance_directories"]:
         problems.append("there are several instances: name one with --postfix FOLDER")
-    if value("smtpd_proxy_filter") or _PROXY.search(services):
+    if raw["smtpd_proxy_filter"] or _PROXY.search(services):
         problems.append("smtpd_proxy_filter is set, so milters see no mail")
     problems += [
         f"master.cf gives the service {service} milters of its own: {value or 'none'}"
         for service, value in _OWN_MILTERS.findall(services)
         if service.rpartition(":")[2] in ("smtp", "25")
     ]
-    listed = (
-        f"{value('mydestination', expanded=True)} {value('virtual_mailbox_domains', expanded=True)}"
-    )
     return Postfix(
         folder=named,
-        milters=value("smtpd_milters"),
-        host=value("myhostname", expanded=True),
-        domains=_domains(listed),
+        milters=raw["smtpd_milters"],
+        host=expanded["myhostname"],
+        domains=_domains(f"{expanded['mydestination']} {expanded['virtual_mailbox_domains']}"),
         problems=tuple(problems),
-        is_running=_is_running(named),
+        is_running=is_alive(Path(expanded["queue_directory"], "pid", "master.pid")),
         smtp=_smtp(asked("postconf", "-c", str(named), "-M")),
-        uses_dovecot=any(re.search("dovecot|lmtp", value(name)) for name in _DELIVERY),
+        uses_dovecot=any(re.search("dovecot|lmtp", raw[name]) for name in _DELIVERY),
     )
+
+
+def _settings(folder: Path, *options: str) -> defaultdict[str, str]:
+    """All settings, each in one line."""
+    lines = asked("postconf", "-c", str(folder), *options).splitlines()
+    pairs = (line.partition("=") for line in lines)
+    return defaultdict(str, {name.strip(): value.strip() for name, _, value in pairs})
 
 
 def _smtp(services: str) -> str:
@@ -91,10 +93,6 @@ def _domains(listed: str) -> tuple[str, ...]:
     names = [one for one in re.split(r"[\s,]+", listed) if _DOMAIN.fullmatch(one)]
     real = [one.lower() for one in names if not one.startswith("localhost.")]
     return tuple(dict.fromkeys(real))
-
-
-def _is_running(folder: Path) -> bool:
-    return run(("postfix", "-c", str(folder), "status")).code == 0
 
 
 def stage(postfix: Postfix, milter: str) -> Stage | None:
