@@ -493,7 +493,7 @@ _FREQUENT_FROM = 1_000
 _FREQUENT_GROWTH = 16
 _FREQUENT_DAYS = 30
 """A table is made of the first 1,000 entries, then when there are 16 times as many, and when it is
-30 days old. The table of 1,000 messages has 76 % of the ids of later ones, that of 8,000 81 %."""
+30 days old. The table of 1,000 messages has 76 % of the ids of later ones, that of 2,000 77 %."""
 _FREQUENT_SHARE = 64
 """A table takes 512 KB; a history whose limit is less than 64 of them has none."""
 
@@ -839,6 +839,8 @@ class History:
         has_room = self._limits.limit_bytes >= _FREQUENT_SHARE * FrequentIds.SIZE
         if has_room and self._frequent.is_due(count, last):
             ids = [one for entry in self._newest_of(_FREQUENT_OF) for one in entry.ids]
+            if not ids:
+                return  # no entry can be read
             name = secrets.token_bytes(_TABLE_NAME_BYTES)
             made = _KnownTable(last, count, NamedTable(name, FrequentIds.of(np.concatenate(ids))))
 

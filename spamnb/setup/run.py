@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import socket
 import sys
 import time
@@ -74,7 +75,8 @@ class Found(NamedTuple):
 def usual(found: Found) -> Answers:
     """The answers that keep what is set already, and are careful otherwise."""
     settings = found.settings
-    listening = [one for one in settings.listener.values() if one.protocol == "milter"]
+    milters = (one for one in settings.listener.values() if one.protocol == "milter")
+    listening = [one for one in milters if not one.border]
     return Answers(
         act="file" if any(not one.observe for one in listening) else "observe",
         persons="yes" if settings.persons.enabled else "no",
@@ -99,9 +101,7 @@ def look(
         postfix=mail,
         dovecot=boxes,
         others=tuple(
-            name
-            for name, (_, programs) in _OTHERS.items()
-            if any(run((one, "--version")).code != 127 for one in programs)
+            name for name, (_, programs) in _OTHERS.items() if any(map(shutil.which, programs))
         ),
         is_served=run((*OWN, *options, "status", "--json")).code == 0,
         has_systemd=Path("/run/systemd/system").is_dir(),
@@ -425,7 +425,7 @@ def _merged(old: dict[str, Any] | None, new: dict[str, Any]) -> list[dict[str, A
             "edits": list(edits.values()),
             "folders": list(dict.fromkeys([*first["folders"], *stage["folders"]])),
             "made": list(dict.fromkeys([*first["made"], *stage["made"]])),
-            "reload": stage["reload"] or first["reload"],
+            "reload": first["reload"] or stage["reload"],
         }
     order = ("spamnb", "Dovecot", "Postfix")
     return sorted(stages.values(), key=lambda stage: order.index(stage["program"]))

@@ -16,7 +16,7 @@ bytes.
 
 Integers: u8 width (0, 1, 2, 4 or 8; 0 says that all are zero), then the values, little endian.
 
-`FrequentIds` stores several sets in 3 bytes an id, if both sides have a table of frequent ids.
+`FrequentIds` stores several sets in 2.9 bytes an id, if both sides have a table of frequent ids.
 
 Failure: inconsistent bytes raise StoreDamagedError; nothing is read past the end.
 """
@@ -182,7 +182,7 @@ class FrequentIds:
         bitmap, N + 256 G bits        bit (place >> 8) + 256 g + i is set for the i-th id, of set g
 
     Of the messages of three collections of mail, the table of 1,000 others has 76 % of the ids:
-    3.0 bytes an id, in some 30 us a message. Ranks in a sorted table of as many ids took a
+    2.9 bytes an id, in some 30 us a message. Ranks in a sorted table of as many ids took a
     binary search for each id, 200 us a message, and saved a tenth.
     """
 
