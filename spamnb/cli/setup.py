@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from spamnb.cli.main import command
-from spamnb.cli.printing import say, say_json
+from spamnb.cli.printing import safe, say, say_json
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
 
@@ -26,6 +26,7 @@ EXAMPLES = """
 spamnb setup                                look, ask, show the plan, and do it
 spamnb setup --plan                         only show the plan
 spamnb setup --yes --answer act=file        no questions: mark junk and file it
+spamnb setup --yes --test alice@example.org  send a test message, and move it as its user would
 spamnb setup --remove                       restore the files of the mail server
 spamnb setup --imap imap.example.org        a mailbox elsewhere, without root
 """
@@ -44,6 +45,8 @@ _TEST = "Address of a mailbox for a test message (Enter: no test)"
               help="Folder of the settings of Postfix. Default: that of `postconf`.")  # fmt: skip
 @click.option("--dovecot", metavar="FILE", type=click.Path(path_type=Path),
               help="Main settings of Dovecot. Default: /etc/dovecot/dovecot.conf.")  # fmt: skip
+@click.option("--listen", metavar="HOST:PORT", default="", help="Where spamnb listens for Postfix. "
+              "Default: 127.0.0.1 and the first free port from 10025 on.")  # fmt: skip
 @click.option("--imap", "imap_host", metavar="HOST[:PORT]", help="Instead: read a mailbox on this "
               "IMAP server, as a user without root. Default port: 993.")  # fmt: skip
 @click.option("--user", metavar="LOGIN", help="With --imap: the login of the mailbox.")
@@ -64,6 +67,7 @@ def setup(
     remove: bool,
     postfix: Path | None,
     dovecot: Path | None,
+    listen: str,
     imap_host: str | None,
     user: str | None,
     password_file: Path | None,
@@ -87,6 +91,8 @@ def setup(
 
     if as_json and not (only_plan or yes or remove):
         raise click.UsageError("--json needs --plan, --yes or --remove")
+    if as_json and imap_host:
+        raise click.UsageError("--imap prints no JSON")
     usual_file = user_config() if imap_host or (remove and os.geteuid()) else DEFAULT_FILE
     config = Path(session.config_flag or usual_file)
     here = Setup(config.with_name(_RECORD), _quiet if as_json else say)
@@ -100,7 +106,7 @@ def setup(
         _set_up_mailbox(session, here, config, given, answers, yes=yes, only_plan=only_plan)
         return
     settings = load(config if config.exists() else os.devnull, flags={"home": session.home_flag})
-    found = look(config, settings, _options(session), postfix, dovecot)
+    found = look(config, settings, _options(session), postfix, dovecot)._replace(listen=listen)
     if not as_json:
         _show_found(found)
     chosen = _chosen(usual(found), answers, ask=not (yes or only_plan))
@@ -169,7 +175,12 @@ def _set_up_mailbox(
     own = (*OWN, *_options(session), *option)
     plan = plan_of_mailbox(config, own, login, chosen, has_model=has_model)
     _show_plan(plan, whole=True)
-    if only_plan or plan.is_empty:
+    is_new_password = plan.is_empty and password and given.password_file is None
+    if only_plan or (plan.is_empty and not is_new_password):
+        return
+    if is_new_password:
+        durable_write(file, f"{password}\n".encode())
+        say("The password was renewed.")
         return
     if not yes and not click.confirm("Make these changes?", default=False, err=True):
         say("Nothing was changed.")
@@ -184,7 +195,8 @@ def _set_up_mailbox(
     say(f"  {words} imap --once --existing   judge the mail that is in the inbox")
     say(f"  {words} imap                     judge new mail, until Ctrl-C")
     if chosen.act == "observe":
-        say("  spamnb setup --imap HOST --answer act=file   move junk to the junk folder")
+        again = f"spamnb setup --imap {given.host} --user {safe(user)} --answer act=file"
+        say(f"  {again}   move junk to the junk folder")
     say("  spamnb setup --remove            take everything out again")
 
 
@@ -332,8 +344,10 @@ def _show_next(found: Found, plan: Plan, answers: Answers) -> None:
     say("  spamnb train HAM SPAM          teach it with sorted old mail (folders, mboxes)")
     if found.dovecot is not None:
         say("  spamnb train --mailbox USER    teach it with the mail that a user has sorted")
-    say("  spamnb setup --test ADDRESS    send a test message, and move it as its user would")
+    say("  spamnb setup --yes --test ADDRESS")
+    say("                                 send a test message, and move it as its user would")
     if answers.act == "observe":
         say("  spamnb history                 what it would have done")
-        say("  spamnb setup --answer act=file mark junk and file it")
+        say("  spamnb setup --yes --answer act=file")
+        say("                                 mark junk and file it")
     say("  spamnb setup --remove          take everything out again")

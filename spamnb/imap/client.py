@@ -100,8 +100,9 @@ class _ProgramPipes:
         try:
             self._program.wait(self._times.step_s)
         except subprocess.TimeoutExpired:
-            self._program.kill()
-            self._program.wait()
+            with suppress(PermissionError):  # it may have taken the rights of the mailbox's user
+                self._program.kill()
+                self._program.wait()
 
 
 class ImapConnection:

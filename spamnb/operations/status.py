@@ -90,7 +90,7 @@ def observation_text(found: Mapping[str, Any]) -> str:
         "called spam"
     )
     is_enough = found["filed"] >= _FEW_FILED and not found["kept"]
-    return f"{text}; to file junk: spamnb setup --answer act=file" if is_enough else text
+    return f"{text}; to file junk: spamnb setup --yes --answer act=file" if is_enough else text
 
 
 def _last_learnt(

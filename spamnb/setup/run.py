@@ -70,6 +70,8 @@ class Found(NamedTuple):
     is_served: bool
     """a daemon answers"""
     has_systemd: bool
+    listen: str = ""
+    """the address that the administrator wants for the milter; empty: a free port"""
 
 
 def usual(found: Found) -> Answers:
@@ -77,7 +79,10 @@ def usual(found: Found) -> Answers:
     settings = found.settings
     milters = (one for one in settings.listener.values() if one.protocol == "milter")
     listening = [one for one in milters if not one.border]
+    scripts = found.dovecot.settings if found.dovecot is not None else ""
+    has_no_moves = "spamnb-junk.sieve" in scripts and "spamnb-to-junk.sieve" not in scripts
     return Answers(
+        teach="none" if has_no_moves else "moves",
         act="file" if any(not one.observe for one in listening) else "observe",
         persons="yes" if settings.persons.enabled else "no",
         console="yes" if settings.console.address else "no",
@@ -114,7 +119,7 @@ def look(
 def plan_of(found: Found, answers: Answers) -> Plan:
     """The stages for what was found."""
     notes: list[str] = []
-    host, port = _milter_address(found.settings)
+    host, port = _milter_address(found)
     milter = f"inet:{host}:{port}"
     postfix = _fit(found.postfix, "Postfix", f"smtpd_milters = {milter}", notes)
     dovecot = _fit(found.dovecot, "Dovecot", "docs/dovecot.md", notes)
@@ -126,6 +131,8 @@ def plan_of(found: Found, answers: Answers) -> Plan:
     if dovecot is not None:
         spool = found.settings.feedback.spool or DEFAULT_SPOOL
         moves = answers.teach == "moves"
+        if moves and not Path(spool).is_dir():
+            notes.append(f"the spool {spool} is missing, so moves teach nothing: make it first")
         stages.append(dovecot_part.stage(dovecot, moves=moves, spool=spool))
     if postfix is not None:
         if dovecot is not None and not postfix.uses_dovecot:
@@ -154,18 +161,18 @@ def _fit(server: Any, name: str, lines: str, notes: list[str]) -> Any:
     return None if server.problems else server
 
 
-def _milter_address(settings: Settings) -> tuple[str, int]:
+def _milter_address(found: Found) -> tuple[str, int]:
     """Where the milter listens, or shall listen."""
-    for listener in settings.listener.values():
-        if listener.protocol == "milter" and not listener.border:
-            host, _, port = listener.address.rpartition(":")
-            if not port.isdigit():
-                raise UserError(
-                    f"the milter listens at {listener.address}; setup uses host:port only",
-                    hint="change its address, or connect Postfix by hand (docs/milter.md)",
-                )
-            return host or "127.0.0.1", int(port)
-    return "127.0.0.1", next(port for port in _PORTS if _is_free(port))
+    there = [one for one in found.settings.listener.values() if one.protocol == "milter"]
+    addresses = [one.address for one in there if not one.border] or [found.listen]
+    address = addresses[0] or f"127.0.0.1:{next(port for port in _PORTS if _is_free(port))}"
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        raise UserError(
+            f"the milter listens at {address}; setup uses host:port only",
+            hint="change its address, or connect Postfix by hand (docs/milter.md)",
+        )
+    return host or "127.0.0.1", int(port)
 
 
 def _is_free(port: int) -> bool:

@@ -40,7 +40,11 @@ class Site:
         self.spool = self.rig.root / "spool"
         self.spool.mkdir()
         self.spool.chmod(0o1733)
-        self.daemon = Daemon(folder, f'[feedback]\nspool = "{self.spool}"\n')
+        # A listener of its own: the usual ones have fixed ports.
+        toml = '[feedback]\nspool = "{}"\n[listener.front]\naddress = "127.0.0.1:{}"\n'
+        toml += 'upstream = "lmtp:127.0.0.1:{}"\n'
+        port = self.rig.port
+        self.daemon = Daemon(folder, toml.format(self.spool, port["filter"], port["lmtp"]))
         self.daemon.spamnb("train", SAMPLE / "ham", SAMPLE / "spam")
         self.number = 0
 
@@ -51,6 +55,7 @@ class Site:
         return (
             "--postfix", self.rig.root / "postfix",
             "--dovecot", self.rig.root / "dovecot" / "dovecot.conf",
+            "--listen", f"127.0.0.1:{self.rig.port['back']}",
         )  # fmt: skip
 
     def files(self):
@@ -245,7 +250,7 @@ def shown(site, output):
     output = re.sub(r"(?m)^ok       results .*\n", "", output)  # depends on a name server
     # The files that an installation has already, and its spool.
     output = re.sub(r"(?m)^.*/usr/lib/spamnb/(spamnb-teach|spool).*\n", "", output)
-    output = re.sub(r" \[feedback\]\n spool = .*\n", "", output)
+    output = re.sub(r" address = .*\n upstream = .*\n", "", output)
     return re.sub(r"(?s)--- /dev/null\n@@.*?\n\n|@@.*?@@\n|(?<=\n)\n+", "", output)
 
 
