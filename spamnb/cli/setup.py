@@ -346,6 +346,9 @@ def _show_next(found: Found, plan: Plan, answers: Answers) -> None:
         say("  spamnb train --mailbox USER    teach it with the mail that a user has sorted")
     say("  spamnb setup --yes --test ADDRESS")
     say("                                 send a test message, and move it as its user would")
+    if answers.console == "yes":
+        say("  systemctl restart spamnb, then spamnb console open")
+        say("                                 the pages, in a browser of this machine")
     if answers.act == "observe":
         say("  spamnb history                 what it would have done")
         say("  spamnb setup --yes --answer act=file")
