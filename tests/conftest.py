@@ -97,6 +97,26 @@ FULL = frozenset({
     "browser/test_state_pages.py::test_every_screen_shows_status_and_settings[dark]",
     "browser/test_state_pages.py::test_every_screen_shows_status_and_settings[phone]",
     "browser/test_preview_attacks.py::test_a_preview_has_no_effect[headers-together]",
+    "cli/test_switching.py::test_the_commands_of_each_start_work[DSPAM]",
+    "cli/test_switching.py::test_the_commands_of_each_start_work[Nothing]",
+    ("faults/test_daemon_hold.py::"
+     "test_one_address_that_sends_no_message_holds_a_bounded_part[RSET\\r\\n]"),
+    "faults/test_daemon_labels.py::test_all_labels_but_spam_are_mail[no spam]",
+    *(f"faults/test_daemon_reload.py::test_the_clients_of_a_removed_listener_have_a_limit[{one}]"
+      for one in ("scanner", "milter")),
+    "faults/test_daemon_scanner.py::test_a_worker_that_is_killed_says_nothing[spamd]",
+    "faults/test_daemon_supervisor.py::test_others_are_replaced_while_workers_go_on[delivery]",
+    ("faults/test_daemon_threshold.py::"
+     "test_switched_off_nothing_is_counted[site_threshold = false-5.20]"),
+    "faults/test_hostile_mail.py::test_hostile_mail_is_read_in_bounded_time[run_cases]",
+    "faults/test_hostile_mail.py::test_hostile_mail_is_shown_in_bounded_time[run_cases]",
+    "faults/test_kill.py::test_killed_while_it_trains_a_second_run_finishes_the_work[20-9]",
+    "mail/test_authentication.py::test_sixty_forged_results_and_a_true_one[after the queue]",
+    "mail/test_dovecot_away.py::test_away_for_some_seconds[stopped]",
+    "mail/test_imap.py::test_killed_again_and_again_it_handles_each_message_once[full]",
+    ("property/test_correction.py::"
+     "test_a_corrected_message_gets_the_label_of_the_correction[5]"),
+    "unit/test_quarantine_release.py::test_a_kill_at_any_step_sends_nothing_twice[12]",
     "cli/test_cli_decisions.py::test_mail_of_another_kind_comes_after_all_other",
     "cli/test_cli_laboratory.py::test_tune_applies_what_is_confirmed",
     "cli/test_cli_rewind.py::test_relearn_with_another_constant",
