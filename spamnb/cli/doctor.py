@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +15,7 @@ import click
 
 from spamnb.cli.import_ahead import import_ahead
 from spamnb.cli.main import command
-from spamnb.cli.options import Number
+from spamnb.cli.options import Number, command_words
 from spamnb.cli.printing import safe, say, say_json, wants_colour
 from spamnb.cli.session import CliSession, as_root, checked, pass_session, served, teacher
 from spamnb.errors import PeerError, UserError
@@ -43,8 +42,9 @@ _MARKS = {"ok": "green", "broken": "red", "skipped": "yellow"}
               "server, or spamnb. Default: the first listener of the settings.")  # fmt: skip
 @click.option("--imap", metavar="HOST[:PORT]", help="IMAP server where the message arrives. "
               "Default port: 993.")  # fmt: skip
-@click.option("--imap-program", metavar="COMMAND", help="Instead of --imap: a program that opens "
-              "the mailbox without a password, such as Dovecot's `imap -u USER`.")  # fmt: skip
+@click.option("--imap-program", metavar="COMMAND", type=command_words,
+              help="Instead of --imap: a program that opens the mailbox without a password, "
+              "such as Dovecot's `imap -u USER`.")  # fmt: skip
 @click.option("--maildir", metavar="DIR", help="Maildir where the message arrives, if `spamnb "
               "watch` watches it.")  # fmt: skip
 @click.option("--user", metavar="NAME", help="User of the mailbox, as named in the journal. "
@@ -95,7 +95,7 @@ class _DoctorOptions(NamedTuple):
     rcpt: str | None
     smtp: str | None
     imap: str | None
-    imap_program: str | None
+    imap_program: list[str] | None
     maildir: str | None
     user: str | None
     password_file: str | None
@@ -237,7 +237,9 @@ def _imap_program(options: _DoctorOptions, user: str) -> Any:
     """Return a function that opens the mailbox by a program."""
     from spamnb.imap.sync import ImapAccount, ImapMailbox
 
-    command = shlex.split(str(options.imap_program))
+    if not user:
+        raise UserError("--imap-program needs a --user")
+    command = options.imap_program or []
     account = ImapAccount(command[0], 0, user, "", options.junk, max(10.0, options.wait_s))
 
     def opened() -> Mailbox:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +22,17 @@ if TYPE_CHECKING:
 
     from spamnb.engine.event_filter import EventFilter
     from spamnb.engine.filter import Filter
+
+
+def command_words(text: str) -> list[str]:
+    """Split the command of an option into words, as a shell does."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} cannot be split into words: {error}.") from error
+    if not words:
+        raise click.BadParameter("no program is given.")
+    return words
 
 
 class Number(click.FloatRange):

@@ -197,7 +197,7 @@ def _set_up_mailbox(
     if chosen.act == "observe":
         again = f"spamnb setup --imap {given.host} --user {safe(user)} --answer act=file"
         say(f"  {again}   move junk to the junk folder")
-    say("  spamnb setup --remove            take everything out again")
+    say(f"  {words} setup --remove           take everything out again")
 
 
 def _logged_in(login: MailboxLogin, password_file: Path | None) -> str:

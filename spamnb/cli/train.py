@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ import click
 
 from spamnb.cli.labels import labelled_sources
 from spamnb.cli.main import command
+from spamnb.cli.options import command_words
 from spamnb.cli.printing import progress_bar, safe, say, say_json, warn
 from spamnb.cli.session import CliSession, RunningDaemon, as_root, pass_session, served
 from spamnb.errors import CorpusError, StoreMissingError, UserError
@@ -79,8 +79,8 @@ spamnb train --mailbox alice --mailbox bob         mail that users have sorted, 
               "Dovecot on this machine: junk is spam; answered mail, and read mail in own folders, "
               "is ham; sent mail says whom the user writes to. One year; repeatable.")  # fmt: skip
 @click.option("--mailbox-program", metavar="COMMAND", default="doveadm exec imap -u {user}",
-              show_default=True, help="Program that opens a mailbox by IMAP without a "
-              "password.")  # fmt: skip
+              type=command_words, show_default=True,
+              help="Program that opens a mailbox by IMAP without a password.")  # fmt: skip
 @click.option("--imap", "accounts", multiple=True, metavar="NAME", help="The same for the "
               "mailbox of the section [imap.NAME] of the settings; repeatable.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
@@ -104,7 +104,7 @@ def train(
     says_what_to_expect: bool,
     sent: tuple[str, ...],
     mailboxes: tuple[str, ...],
-    mailbox_program: str,
+    mailbox_program: list[str],
     accounts: tuple[str, ...],
     jobs: int,
     person: str,
@@ -119,7 +119,11 @@ def train(
     if sent:
         if folders or named or labels_by:
             raise UserError("--sent teaches no label", hint="train ham and spam by another command")
-        _learn_sent(session, sent, person, as_json=as_json)
+        found = _learn_sent(session, sent, person)
+        if as_json:
+            say_json(found)
+        else:
+            say(_sent_text(found))
         return
     prior = session.settings.model.prior and not no_prior
     with ExitStack() as resources:
@@ -138,9 +142,8 @@ def train(
         chosen = _chosen(session, sources, jobs) if thresholds and not nothing else {}
         judged = (labels_by or says_what_to_expect or copies) and not (nothing or person)
         expected = _expected(session, sources, jobs, prior=prior) if judged else None
-        _report(summary, session.home, chosen, expected, as_json=as_json)
-        for copy in copies:
-            _remember(session, copy, as_json=as_json)
+        letters = [one for one in (_remember(session, copy) for copy in copies) if one]
+        _report(summary, session.home, chosen, expected, letters, as_json=as_json)
     if nothing:
         raise CorpusError(
             f"none of the {summary.messages} files could be read as mail",
@@ -188,13 +191,13 @@ _Opened = Callable[["StopSignal"], "ImapClient"]
 """opens a mailbox"""
 
 
-def _programs(users: tuple[str, ...], program: str) -> Iterator[tuple[str, _Opened]]:
+def _programs(users: tuple[str, ...], program: list[str]) -> Iterator[tuple[str, _Opened]]:
     """Mailboxes that a program opens."""
     from spamnb.imap.client import ImapClient
     from spamnb.settings.values import ImapTimes
 
     for user in users:
-        command = [word.replace("{user}", user) for word in shlex.split(program)]
+        command = [word.replace("{user}", user) for word in program]
 
         def opened(stop: StopSignal, command: list[str] = command) -> ImapClient:
             with as_root():
@@ -252,14 +255,15 @@ def _copied(users: list[tuple[str, _Opened]], *, is_shown: bool) -> Iterator[lis
         yield copies
 
 
-def _remember(session: CliSession, copy: _Copy, *, as_json: bool) -> None:
-    """Remember whom the owner of a mailbox writes to."""
-    if copy.counts["sent"] and session.settings.auth.correspondents:
-        person = copy.user if session.persons is not None else ""
-        _learn_sent(session, (str(copy.folder / "sent"),), person, as_json=as_json)
+def _remember(session: CliSession, copy: _Copy) -> dict[str, int] | None:
+    """Remember whom the owner of a mailbox writes to; None without sent mail."""
+    if not (copy.counts["sent"] and session.settings.auth.correspondents):
+        return None
+    person = copy.user if session.persons is not None else ""
+    return _learn_sent(session, (str(copy.folder / "sent"),), person)
 
 
-def _learn_sent(session: CliSession, sent: tuple[str, ...], person: str, *, as_json: bool) -> None:
+def _learn_sent(session: CliSession, sent: tuple[str, ...], person: str) -> dict[str, int]:
     """Remember whom a person writes to, by sent mail; without persons, whom the site writes to."""
     from spamnb.engine.mailboxes import Unreadable, read_unit, spans
     from spamnb.mail.envelope import LocalHosts, address_of
@@ -298,10 +302,14 @@ def _learn_sent(session: CliSession, sent: tuple[str, ...], person: str, *, as_j
         for name, address in names.items():
             known.note_name(owner, name, address, now)
     people = len({one for addresses, _, _ in letters for one in addresses})
-    if as_json:
-        say_json({"messages": len(units), "correspondents": people, "skipped": skipped})
-    else:
-        say(f"{len(units)} messages: {people} correspondents, {skipped} messages are no letters")
+    return {"messages": len(units), "correspondents": people, "skipped": skipped}
+
+
+def _sent_text(found: dict[str, int]) -> str:
+    return (
+        f"{found['messages']} messages: {found['correspondents']} correspondents, "
+        f"{found['skipped']} messages are no letters"
+    )
 
 
 def _sent_us(fields: Fields, now_us: int) -> int:
@@ -551,12 +559,14 @@ def _report(
     home: Path,
     chosen: dict[str, float],
     expected: Expectation | None,
+    letters: list[dict[str, int]],
     *,
     as_json: bool,
 ) -> None:
     if as_json:
         found: dict[str, object] = {"thresholds": chosen} if chosen else {}
         found |= {"expected": expected.as_dict()} if expected else {}
+        found |= {"sent": letters} if letters else {}
         say_json(summary.as_dict() | {"home": str(home)} | found)
         return
     for line in summary.unreadable_paths[:SHOWN_UNREADABLE]:
@@ -579,4 +589,6 @@ def _report(
         say(f"threshold of {safe(label)}: {1 / (1 + exp(-at)):.4f}")
     if expected:
         say(str(expected))
+    for one in letters:
+        say(_sent_text(one))
     say(f"the model is in {safe(str(home))}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pwd
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from spamnb.errors import UserError
 from spamnb.setup.edits import blocks, with_block, without_blocks
 from spamnb.setup.plan import EXECUTABLE, Argv, FileEdit, Stage, asked, is_alive, read
 
-BLOCK = "dovecot"
+_BLOCK = "dovecot"
 DEFAULT_FILE = Path("/etc/dovecot/dovecot.conf")
 _OWN_FILE = "99-spamnb.conf"
 _INCLUDES = re.compile(r"(?m)^\s*!include(?:_try)?\s+conf\.d/\*\.conf\s*$")
@@ -154,14 +154,16 @@ def stage(dovecot: Dovecot, *, moves: bool, spool: str) -> Stage | None:
     )
 
 
-def _fault(dovecot: Dovecot, scripts: Iterable[Path], sieve: Path) -> str:
+def _fault(dovecot: Dovecot, scripts: Collection[Path], sieve: Path) -> str:
     """Why Dovecot would not use one of the scripts: a later file may set the same again."""
     settings = asked("doveconf", "-c", str(dovecot.file), "-n")
     unused = [str(one) for one in scripts if f"{sieve}/{one.name}" not in settings]
-    plugins = dovecot.value("mail_plugins", "imap") + dovecot.value("mail_plugins", "lmtp")
-    if unused:
-        return f"a later setting of Dovecot leaves out {unused[0]}"
-    return "" if "sieve" in plugins else "a later setting of Dovecot leaves out the plugin sieve"
+    if "sieve" not in dovecot.value("mail_plugins", "lmtp"):
+        unused.append("the plugin sieve")
+    teaches = any(one.stem in _MOVES for one in scripts)
+    if teaches and "imap_sieve" not in dovecot.value("mail_plugins", "imap"):
+        unused.append("the plugin imap_sieve")
+    return f"a later setting of Dovecot leaves out {unused[0]}" if unused else ""
 
 
 def _for_site(name: str, text: str, dovecot: Dovecot) -> str:
@@ -197,14 +199,14 @@ def _settings_edit(dovecot: Dovecot, sieve: Path, scripts: Sequence[str], pipe: 
     own = (
         before or ""
         if in_folder
-        else "\n".join(line for one in blocks(main) if one.name == BLOCK for line in one.lines)
+        else "\n".join(line for one in blocks(main) if one.name == _BLOCK for line in one.lines)
     )
     write = _lines_23 if dovecot.version == "2.3" else _lines_24
     lines = list(write(dovecot, own, sieve, scripts, pipe))
     if in_folder:
         head = ["# spamnb: junk mail, and learning from moves. Written by `spamnb setup`."]
         return FileEdit(path, before, "\n".join([*head, *lines, ""]))
-    return FileEdit(path, before, with_block(without_blocks(main), BLOCK, lines))
+    return FileEdit(path, before, with_block(without_blocks(main), _BLOCK, lines))
 
 
 def _joined(old: str, *new: str) -> str:
@@ -239,10 +241,8 @@ def _moves_23(dovecot: Dovecot, plugin: str, own: str, sieve: Path, pipe: Path) 
     yield f"sieve_plugins = {plugins}"
     yield f"sieve_global_extensions = {extensions}"
     yield f"sieve_pipe_bin_dir = {pipe}"
-    if not dovecot.value("plugin/sieve_pipe_exec_timeout"):
+    if "sieve_pipe_exec_timeout" in own or not dovecot.value("plugin/sieve_pipe_exec_timeout"):
         yield "sieve_pipe_exec_timeout = 10s"
-    elif "sieve_pipe_exec_timeout" in own:
-        yield f"sieve_pipe_exec_timeout = {dovecot.value('plugin/sieve_pipe_exec_timeout')}"
     numbers = re.compile(r"\bimapsieve_mailbox(\d+)_")
     others = set(numbers.findall(plugin)) - set(numbers.findall(own))
     first = 1 + max(map(int, others), default=0)
@@ -266,7 +266,6 @@ def _lines_24(
     dovecot: Dovecot, own: str, sieve: Path, scripts: Sequence[str], pipe: Path
 ) -> Iterable[str]:
     """Settings of Dovecot 2.4, whose lists are continued by name."""
-    del own
     yield from ("protocol lmtp {", "  mail_plugins {", "    sieve = yes", "  }", "}")
     yield from _script("spamnb-junk", "type = before", f"path = {sieve}/spamnb-junk.sieve")
     if "spamnb-flag" not in scripts:
@@ -277,6 +276,8 @@ def _lines_24(
     yield from (f"  {one} = yes" for one in _EXTENSIONS)
     yield "}"
     yield f"sieve_pipe_bin_dir = {pipe}"
+    if "sieve_pipe_exec_timeout" in own or not dovecot.value("sieve_pipe_exec_timeout"):
+        yield "sieve_pipe_exec_timeout = 10s"
     for name in (dovecot.junk, f'"{dovecot.junk}{dovecot.separator}*"'):
         inner = _script(
             "spamnb-to-junk",

@@ -40,6 +40,12 @@ def blocks(text: str) -> list[Block]:
     ]
 
 
+def has_torn_block(text: str) -> bool:
+    """Whether a marker stands without its other one, so a block was edited."""
+    rest = without_blocks(text)
+    return _BEGIN in rest or _END in rest
+
+
 def with_block(
     text: str, name: str, lines: Sequence[str], at: int | None = None, replaced: int = 0
 ) -> str:

@@ -95,7 +95,7 @@ class Stage:
     folders: tuple[Path, ...] = ()
     """made before the edits; removed with them if they are empty"""
     checks: tuple[Argv, ...] = ()
-    verify: Callable[[], str] = str
+    verify: Callable[[], str] = lambda: ""
     """returns why the new settings would not be in force; empty if they are"""
     activate: tuple[Argv, ...] = ()
     reload: tuple[Argv, ...] = ()

@@ -12,10 +12,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from spamnb.setup.edits import blocks, with_block, without_blocks
+from spamnb.setup.edits import with_block, without_blocks
 from spamnb.setup.plan import FileEdit, Stage, asked, is_alive, read
 
-BLOCK = "smtpd_milters"
+_BLOCK = "smtpd_milters"
 _DELIVERY = ("virtual_transport", "mailbox_transport", "mailbox_command", "transport_maps")
 _DOMAIN = re.compile(r"(?i)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9-]+)+")
 _OWN_MILTERS = re.compile(r"^(\S+)/inet/smtpd_milters\s*=\s*(.*)$", re.MULTILINE)
@@ -131,7 +131,7 @@ def _with_milter(text: str, others: str, milter: str) -> str:
     lines = text.split("\n")
     starts = [at for at, line in enumerate(lines) if re.match(r"smtpd_milters\s*=", line)]
     if not starts:
-        return with_block(text, BLOCK, [wanted])
+        return with_block(text, _BLOCK, [wanted])
     # Postfix uses the last one; lines that begin with a blank continue it, comments do not end it.
     at = end = starts[-1]
     for number in range(at + 1, len(lines)):
@@ -140,9 +140,4 @@ def _with_milter(text: str, others: str, milter: str) -> str:
             end = number
         elif line.strip() and not line.lstrip().startswith("#"):
             break
-    return with_block(text, BLOCK, [wanted], at, end - at + 1)
-
-
-def has_block(postfix: Postfix) -> bool:
-    """Whether an earlier run edited this Postfix."""
-    return any(one.name == BLOCK for one in blocks(read(postfix.folder / "main.cf") or ""))
+    return with_block(text, _BLOCK, [wanted], at, end - at + 1)

@@ -37,7 +37,7 @@ from spamnb.setup import dovecot as dovecot_part
 from spamnb.setup import own_settings
 from spamnb.setup import postfix as postfix_part
 from spamnb.setup.dovecot import DEFAULT_SPOOL, Dovecot
-from spamnb.setup.edits import Block, blocks, without_blocks
+from spamnb.setup.edits import Block, blocks, has_torn_block, without_blocks
 from spamnb.setup.plan import Answers, Argv, FileEdit, Plan, Stage, read, run, to_bytes
 from spamnb.setup.postfix import Postfix
 from spamnb.store.files import durable_file, sync_folder
@@ -295,12 +295,14 @@ class Setup:
 
     def _do(self, stage: Stage) -> None:
         for folder in (one for one in stage.folders if not one.exists()):
-            folder.mkdir(parents=True)
-            folder.chmod(0o755)  # whatever the umask is: users of the mail server read it
+            try:
+                folder.mkdir(parents=True)
+                folder.chmod(0o755)  # whatever the umask is: users of the mail server read it
+            except OSError as error:
+                raise _denied(folder, error) from error
         for edit in stage.edits:
-            if edit.before != edit.after:
-                self._say(f"{stage.program}: {edit.path}")
-                _replace(edit)
+            self._say(f"{stage.program}: {edit.path}")
+            _replace(edit)
         self._run(stage.program, stage.checks)
         if fault := stage.verify():
             raise UserError(fault)
@@ -458,7 +460,7 @@ def _removals(stage: dict[str, Any]) -> tuple[list[_Removal], list[str]]:
                 faults.append(f"{path} was changed")
             continue
         there = blocks(now)
-        if any(one not in wrote for one in there):
+        if any(one not in wrote for one in there) or has_torn_block(now):
             faults.append(f"a block of setup in {path} was changed")
         if there:
             text = without_blocks(now)
