@@ -142,7 +142,7 @@ FULL = frozenset({
     "mail/test_doctor_rig.py::test_marked_mail_is_sent_each_way[milter]",
     *(f"mail/test_exim_condition.py::{name}[protocol of rspamd]"
       for name in ("test_a_temporary_error_of_the_daemon", "test_the_way_back",
-                   "test_mail_passes_unmarked_while_the_daemon_is_down")),
+                   "test_the_daemon_is_down")),
     "mail/test_milter_faults.py::test_a_worker_is_killed_in_a_scan[back-250]",
     "mail/test_milter_faults.py::test_connections_beyond_the_limit[mx-451]",
     "mail/test_setup.py::test_a_test_message_is_sent_and_moved",

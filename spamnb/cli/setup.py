@@ -43,10 +43,14 @@ _TEST = "Address of a mailbox for a test message (Enter: no test)"
 @click.option("--remove", is_flag=True, help="Take out everything that setup has put in.")
 @click.option("--postfix", metavar="FOLDER", type=click.Path(path_type=Path),
               help="Folder of the settings of Postfix. Default: that of `postconf`.")  # fmt: skip
+@click.option("--exim", metavar="FILE", type=click.Path(path_type=Path),
+              help="Settings of Exim. Default: those of `exim -bV`.")  # fmt: skip
+@click.option("--opensmtpd", metavar="FILE", type=click.Path(path_type=Path),
+              help="Settings of OpenSMTPD. Default: /etc/smtpd.conf.")  # fmt: skip
 @click.option("--dovecot", metavar="FILE", type=click.Path(path_type=Path),
               help="Main settings of Dovecot. Default: /etc/dovecot/dovecot.conf.")  # fmt: skip
-@click.option("--listen", metavar="HOST:PORT", default="", help="Where spamnb listens for Postfix. "
-              "Default: 127.0.0.1 and the first free port from 10025 on.")  # fmt: skip
+@click.option("--listen", metavar="HOST:PORT", default="", help="Where spamnb listens for the mail "
+              "server. Default: 127.0.0.1 and the first free port from 10025 on.")  # fmt: skip
 @click.option("--imap", "imap_host", metavar="HOST[:PORT]", help="Instead: read a mailbox on this "
               "IMAP server, as a user without root. Default port: 993.")  # fmt: skip
 @click.option("--user", metavar="LOGIN", help="With --imap: the login of the mailbox.")
@@ -66,6 +70,8 @@ def setup(
     answers: tuple[str, ...],
     remove: bool,
     postfix: Path | None,
+    exim: Path | None,
+    opensmtpd: Path | None,
     dovecot: Path | None,
     listen: str,
     imap_host: str | None,
@@ -76,18 +82,18 @@ def setup(
 ) -> None:
     """Connect spamnb to the mail server of this machine, or take that back.
 
-    Setup finds Postfix and Dovecot, asks at most five questions, and shows every change of a file
-    and every command before it does them. Postfix then asks spamnb about each message (milter);
-    Dovecot files junk, and users teach by moving mail into and out of Junk. If a command fails,
-    or setup is interrupted, all files are as before.
+    Setup finds Postfix, Exim or OpenSMTPD, and Dovecot, asks at most five questions, and shows
+    every change of a file and every command before it does them. The mail server then asks spamnb
+    about each message; Dovecot files junk, and users teach by moving mail into and out of Junk. If
+    a command fails, or setup is interrupted, all files are as before.
 
     The changes stand in marked blocks. --remove takes them out and leaves all other lines as they
-    are. A second run changes only what differs. Other mail servers are not edited: setup prints
-    the page with their lines.
+    are. A second run changes only what differs. What setup does not understand it does not edit:
+    it prints the lines to add.
     """
     from spamnb.settings import DEFAULT_FILE, load
     from spamnb.setup.mailbox import user_config
-    from spamnb.setup.run import Setup, faults_of, look, plan_of, usual
+    from spamnb.setup.run import Places, Setup, faults_of, look, plan_of, usual
 
     if as_json and not (only_plan or yes or remove):
         raise click.UsageError("--json needs --plan, --yes or --remove")
@@ -106,7 +112,8 @@ def setup(
         _set_up_mailbox(session, here, config, given, answers, yes=yes, only_plan=only_plan)
         return
     settings = load(config if config.exists() else os.devnull, flags={"home": session.home_flag})
-    found = look(config, settings, _options(session), postfix, dovecot)._replace(listen=listen)
+    places = Places(postfix, exim, opensmtpd, dovecot)
+    found = look(config, settings, _options(session), places)._replace(listen=listen)
     if not as_json:
         _show_found(found)
     chosen = _chosen(usual(found), answers, ask=not (yes or only_plan))
@@ -282,9 +289,8 @@ def _chosen(
 
 
 def _show_found(found: Found) -> None:
-    if found.postfix is not None:
-        state = "runs" if found.postfix.is_running else "does not run"
-        say(f"Postfix: {found.postfix.folder}, {state}; milters: {found.postfix.milters or 'none'}")
+    if found.server is not None:
+        say(f"{found.server.name}: {found.server.about}")
     if found.dovecot is not None:
         state = "runs" if found.dovecot.is_running else "does not run"
         say(f"Dovecot {found.dovecot.version}: {found.dovecot.file}, {state}; "

@@ -401,7 +401,7 @@ def spamd_scanned(request: ClientRequest, result: ScanResult) -> bytes:
         return spamd_failure(TEMPORARY, "try again later", request.dialect)
     report = report_of(result)
     if request.dialect == "rspamc":
-        return _old_rspamd(request, report)
+        return _old_rspamd(request, result, report)
     body = _BODIES[request.verb](request, result, report)
     verdict = f"Spam: {report.spam_line}\r\n".encode()
     length = b"Content-length: %d\r\n" % len(body)
@@ -418,7 +418,8 @@ def taught(*, did_set: bool, did_remove: bool) -> bytes:
     return OK + done + b"Content-length: 0\r\n\r\n"
 
 
-def _old_rspamd(request: ClientRequest, report: ScanReport) -> bytes:
+def _old_rspamd(request: ClientRequest, result: ScanResult, report: ScanReport) -> bytes:
+    """The reply to Exim, which gives its rules all lines as `$spam_report`, also the new fields."""
     scores = f"{report.score:.1f} / {REQUIRED_SCORE:.1f} / {report.reject_score:.1f}"
     lines = [
         "RSPAMD/1.3 0 EX_OK",
@@ -426,6 +427,8 @@ def _old_rspamd(request: ClientRequest, report: ScanReport) -> bytes:
         f"Action: {report.action}",
         *(f"Symbol: {name}({score:.1f})" for name, (score, _) in report.symbols().items()),
         f"Message-ID: {message_id_in(header_of(request))}",
+        # A line that continues a field would be a field of its own in Exim's report.
+        *(f"{name}: {text}" for name, text in result.add if "\n" not in text),
     ]
     return "\r\n".join([*lines, "", ""]).encode("ascii", "replace")
 

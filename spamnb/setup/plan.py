@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -102,13 +103,42 @@ class Stage:
     """after the edits are taken back"""
     made: tuple[Path, ...] = ()
     """files that the checks write"""
-    listens: tuple[str, int] | None = None
-    """an address at which the program answers afterwards"""
+    listens: str = ""
+    """an address at which the program answers afterwards: host:port, or unix:/path"""
+    notes: tuple[str, ...] = ()
+    """what the administrator does then"""
 
     @property
     def commands(self) -> tuple[Argv, ...]:
         """All commands, in order."""
         return (*self.checks, *self.activate)
+
+
+class MailServer(NamedTuple):
+    """A mail server of this machine that can ask spamnb about each message."""
+
+    name: str
+    about: str
+    """where its settings are, and what it asks already"""
+    protocol: str
+    """of the listener that it asks: milter or scanner"""
+    by_hand: str
+    """what the administrator adds if setup may not; `{}` is the address of spamnb"""
+    stage: Callable[[str], Stage | None]
+    """address of spamnb -> what makes the server ask there; None if it does already"""
+    host: str = ""
+    """its name in Received fields, if it is not that of the machine"""
+    domains: tuple[str, ...] = ()
+    """for which it accepts mail, as far as they stand in its settings"""
+    problems: tuple[str, ...] = ()
+    """why setup does not edit its settings"""
+    smtp: str = ""
+    """host:port at which it takes mail from other servers; empty if that is not known"""
+    is_running: bool = True
+    files_junk: bool = True
+    """whether marked mail comes into the junk folder, through Dovecot or by the server itself"""
+    names_recipients: bool = True
+    """whether spamnb learns for whom a message is"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +208,16 @@ def asked(*argv: str) -> str:
     """What a program says of its settings; empty if it fails."""
     done = run(argv, errors=False)
     return done.text if done.code == 0 else ""
+
+
+_DOMAIN = re.compile(r"(?i)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9-]+)+")
+
+
+def domains_in(listed: str, separators: str = r"[\s,]+") -> tuple[str, ...]:
+    """The domains of a list of a mail server; tables and names of this machine are left out."""
+    names = [one.strip() for one in re.split(separators, listed)]
+    real = [one.lower() for one in names if _DOMAIN.fullmatch(one)]
+    return tuple(dict.fromkeys(one for one in real if not one.startswith("localhost.")))
 
 
 def is_alive(pid_file: Path) -> bool:

@@ -9,38 +9,20 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
+from spamnb.errors import UserError
 from spamnb.setup.edits import with_block, without_blocks
-from spamnb.setup.plan import FileEdit, Stage, asked, is_alive, read
+from spamnb.setup.plan import FileEdit, MailServer, Stage, asked, domains_in, is_alive, read
 
 _BLOCK = "smtpd_milters"
 _DELIVERY = ("virtual_transport", "mailbox_transport", "mailbox_command", "transport_maps")
-_DOMAIN = re.compile(r"(?i)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9-]+)+")
 _OWN_MILTERS = re.compile(r"^(\S+)/inet/smtpd_milters\s*=\s*(.*)$", re.MULTILINE)
 _PROXY = re.compile(r"^(\S+)/(?:inet|pass)/smtpd_proxy_filter\s*=\s*\S", re.MULTILINE)
 
 
-class Postfix(NamedTuple):
-    """An instance of Postfix."""
-
-    folder: Path
-    milters: str
-    """the value of smtpd_milters"""
-    host: str
-    domains: tuple[str, ...]
-    """for which it accepts mail, as far as they stand in its settings"""
-    problems: tuple[str, ...]
-    """why a milter in main.cf would not do"""
-    is_running: bool
-    smtp: str
-    """host:port at which it takes mail from other servers; empty if it does not"""
-    uses_dovecot: bool
-    """whether Dovecot delivers its mail, as far as the settings say"""
-
-
-def find(folder: Path | None) -> Postfix | None:
+def find(folder: Path | None) -> MailServer | None:
     """The Postfix with this folder of settings, by default that of the machine."""
     named = folder or Path(asked("postconf", "-h", "config_directory") or "/etc/postfix")
     raw = _settings(named) if (named / "main.cf").is_file() else {}
@@ -58,16 +40,27 @@ def find(folder: Path | None) -> Postfix | None:
         for service, value in _OWN_MILTERS.findall(services)
         if service.rpartition(":")[2] in ("smtp", "25")
     ]
-    return Postfix(
-        folder=named,
-        milters=raw["smtpd_milters"],
+    milters = raw["smtpd_milters"]
+    is_running = _is_running(named)
+    uses_dovecot = any(re.search("dovecot|lmtp", raw[name]) for name in _DELIVERY)
+    return MailServer(
+        name="Postfix",
+        about=f"{named}, {'runs' if is_running else 'does not run'}; milters: {milters or 'none'}",
+        protocol="milter",
+        by_hand="smtpd_milters = inet:{}",
+        stage=partial(_stage, named, milters),
         host=expanded["myhostname"],
-        domains=_domains(f"{expanded['mydestination']} {expanded['virtual_mailbox_domains']}"),
+        domains=domains_in(f"{expanded['mydestination']} {expanded['virtual_mailbox_domains']}"),
         problems=tuple(problems),
-        is_running=is_alive(Path(expanded["queue_directory"], "pid", "master.pid")),
+        files_junk=uses_dovecot,
+        is_running=is_running,
         smtp=_smtp(asked("postconf", "-c", str(named), "-M")),
-        uses_dovecot=any(re.search("dovecot|lmtp", raw[name]) for name in _DELIVERY),
     )
+
+
+def _is_running(folder: Path) -> bool:
+    queue = asked("postconf", "-c", str(folder), "-xh", "queue_directory")
+    return is_alive(Path(queue, "pid", "master.pid"))
 
 
 def _settings(folder: Path, *options: str) -> defaultdict[str, str]:
@@ -89,27 +82,27 @@ def _smtp(services: str) -> str:
     return ":".join(usual[0]) if usual else ""
 
 
-def _domains(listed: str) -> tuple[str, ...]:
-    names = [one for one in re.split(r"[\s,]+", listed) if _DOMAIN.fullmatch(one)]
-    real = [one.lower() for one in names if not one.startswith("localhost.")]
-    return tuple(dict.fromkeys(real))
-
-
-def stage(postfix: Postfix, milter: str) -> Stage | None:
-    """What makes Postfix ask the milter at this address (`inet:HOST:PORT`); None if it does."""
-    path = postfix.folder / "main.cf"
+def _stage(folder: Path, milters: str, address: str) -> Stage | None:
+    """What makes Postfix ask the milter at this address (host:port); None if it does."""
+    if address.startswith("unix:"):
+        raise UserError(
+            f"the milter listens at {address}; setup uses host:port only",
+            hint="change its address, or connect Postfix by hand (docs/milter.md)",
+        )
+    milter = f"inet:{address}"
+    path = folder / "main.cf"
     text = read(path) or ""
     clean = without_blocks(text)
-    if text == clean and milter in re.split(r"[\s,]+", postfix.milters):
+    if text == clean and milter in re.split(r"[\s,]+", milters):
         return None
-    after = _with_milter(clean, _others(postfix.milters, milter), milter)
-    control = ("postfix", "-c", str(postfix.folder))
-    reload = ((*control, "reload"),) if postfix.is_running else ()
+    after = _with_milter(clean, _others(milters, milter), milter)
+    control = ("postfix", "-c", str(folder))
+    reload = ((*control, "reload"),) if _is_running(folder) else ()
     return Stage(
         program="Postfix",
         edits=(FileEdit(path, text, after),) if after != text else (),
         checks=((*control, "check"),),
-        verify=lambda: _fault(postfix.folder, milter),
+        verify=lambda: _fault(folder, milter),
         activate=reload,
         reload=reload,
     )

@@ -1,7 +1,7 @@
 """Look, plan, do, check, and take back.
 
     found = look(...)                what is on this machine
-    plan = plan_of(found, answers)   the edits and commands, by stage: spamnb, Dovecot, Postfix
+    plan = plan_of(found, answers)   the edits and commands: spamnb, Dovecot, the mail server
     Setup(record).apply(plan)        does them; goes back if one fails
     Setup(record).remove()           takes everything out
 
@@ -13,8 +13,8 @@ A record beside the settings, `setup.json`, is on disk before the first edit:
     a file was edited since   blocks are taken out by their markers; the rest of the file stays
     a block was edited since  nothing is removed; the error names the file
 
-Postfix is the last stage, so it asks the milter only after the daemon listens, and it is the first
-one to be taken back. Failure: UserError, with what to do.
+The mail server is the last stage, so it asks only after the daemon listens, and it is the first one
+to be taken back. Failure: UserError, with what to do.
 """
 
 from __future__ import annotations
@@ -28,18 +28,31 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from spamnb.errors import UserError
+from spamnb.settings import home_of
 from spamnb.settings.schema import Settings
 from spamnb.setup import dovecot as dovecot_part
+from spamnb.setup import exim as exim_part
+from spamnb.setup import opensmtpd as opensmtpd_part
 from spamnb.setup import own_settings
 from spamnb.setup import postfix as postfix_part
 from spamnb.setup.dovecot import DEFAULT_SPOOL, Dovecot
 from spamnb.setup.edits import Block, blocks, has_torn_block, without_blocks
-from spamnb.setup.plan import Answers, Argv, FileEdit, Plan, Stage, read, run, to_bytes
-from spamnb.setup.postfix import Postfix
+from spamnb.setup.plan import (
+    Answers,
+    Argv,
+    FileEdit,
+    MailServer,
+    Plan,
+    Stage,
+    read,
+    run,
+    to_bytes,
+)
 from spamnb.store.files import durable_file, sync_folder
 
 OWN: Argv = (sys.executable, "-P", "-m", "spamnb")
@@ -48,12 +61,18 @@ _PORTS = range(10025, 10100)
 _LISTEN_S = 30.0
 _CONSOLE = "127.0.0.1:8025"
 _VERSION = 1
-_OTHERS = {
-    "exim": ("docs/exim.md", ("exim4", "exim")),
-    "OpenSMTPD": ("docs/opensmtpd.md", ("smtpctl",)),
-    "Sendmail": ("docs/milter.md, Sendmail", ("sendmail.sendmail",)),
-}
-"""mail servers that setup does not edit: where their lines are, and programs that only they have"""
+_SENDMAIL = (
+    "Sendmail is here, too; setup does not edit it: its lines are in docs/milter.md, Sendmail"
+)
+
+
+class Places(NamedTuple):
+    """Settings that the administrator names; None is the usual place."""
+
+    postfix: Path | None = None
+    exim: Path | None = None
+    opensmtpd: Path | None = None
+    dovecot: Path | None = None
 
 
 class Found(NamedTuple):
@@ -63,22 +82,23 @@ class Found(NamedTuple):
     settings: Settings
     options: Argv
     """of the command line: --config, --home"""
-    postfix: Postfix | None
+    server: MailServer | None
     dovecot: Dovecot | None
-    others: tuple[str, ...]
-    """other mail servers"""
+    notes: tuple[str, ...]
+    """mail servers that setup does not edit"""
     is_served: bool
     """a daemon answers"""
     has_systemd: bool
     listen: str = ""
-    """the address that the administrator wants for the milter; empty: a free port"""
+    """the address that the administrator wants for spamnb; empty: a free port"""
 
 
 def usual(found: Found) -> Answers:
     """The answers that keep what is set already, and are careful otherwise."""
     settings = found.settings
-    milters = (one for one in settings.listener.values() if one.protocol == "milter")
-    listening = [one for one in milters if not one.border]
+    protocol = found.server.protocol if found.server is not None else ""
+    listeners = (one for one in settings.listener.values() if one.protocol == protocol)
+    listening = [one for one in listeners if not one.border]
     scripts = found.dovecot.settings if found.dovecot is not None else ""
     has_no_moves = "spamnb-junk.sieve" in scripts and "spamnb-to-junk.sieve" not in scripts
     return Answers(
@@ -89,28 +109,43 @@ def usual(found: Found) -> Answers:
     )
 
 
-def look(
-    config: Path, settings: Settings, options: Argv, postfix: Path | None, dovecot: Path | None
-) -> Found:
+def look(config: Path, settings: Settings, options: Argv, places: Places) -> Found:
     """Ask the programs of this machine about their settings."""
-    mail = postfix_part.find(postfix)
-    if postfix is not None and mail is None:
-        raise UserError(f"{postfix} has no settings of Postfix that it can read")
-    boxes = dovecot_part.find(dovecot)
-    if dovecot is not None and boxes is None:
-        raise UserError(f"{dovecot} is no file of settings that Dovecot can read")
+    program = shutil.which("spamnb")
+    command = shlex.join((program,) if program else OWN) + " opensmtpd"
+    servers: dict[str, Callable[[Path | None], MailServer | None]] = {
+        "Postfix": postfix_part.find,
+        "Exim": exim_part.find,
+        "OpenSMTPD": partial(opensmtpd_part.find, command, _user(settings)),
+    }
+    named = dict(zip(servers, places[:3], strict=True))
+    for name, place in named.items():
+        if place is not None and servers[name](place) is None:
+            raise UserError(f"{place} has no settings of {name} that it can read")
+    wanted = [name for name, place in named.items() if place] or list(servers)
+    there = [one for name in wanted if (one := servers[name](named[name])) is not None]
+    there.sort(key=lambda one: not one.is_running)
+    boxes = dovecot_part.find(places.dovecot)
+    if places.dovecot is not None and boxes is None:
+        raise UserError(f"{places.dovecot} is no file of settings that Dovecot can read")
+    notes = [f"{one.name} is here, too, and is left as it is ({one.about})" for one in there[1:]]
+    notes += [_SENDMAIL] if shutil.which("sendmail.sendmail") else []
     return Found(
         config=config,
         settings=settings,
         options=options,
-        postfix=mail,
+        server=there[0] if there else None,
         dovecot=boxes,
-        others=tuple(
-            name for name, (_, programs) in _OTHERS.items() if any(map(shutil.which, programs))
-        ),
+        notes=tuple(notes),
         is_served=run((*OWN, *options, "status", "--json")).code == 0,
         has_systemd=Path("/run/systemd/system").is_dir(),
     )
+
+
+def _user(settings: Settings) -> str:
+    """The user of the daemon: the owner of its home, or that of the package."""
+    home = home_of(settings)
+    return home.owner() if home.exists() else "spamnb"
 
 
 # --- the plan ---
@@ -119,36 +154,45 @@ def look(
 def plan_of(found: Found, answers: Answers) -> Plan:
     """The stages for what was found."""
     notes: list[str] = []
-    host, port = _milter_address(found)
-    milter = f"inet:{host}:{port}"
-    postfix = _fit(found.postfix, "Postfix", f"smtpd_milters = {milter}", notes)
+    address = _address(found)
+    lines = found.server.by_hand.format(address) if found.server is not None else ""
+    server = _fit(found.server, found.server.name if found.server else "", lines, notes)
     dovecot = _fit(found.dovecot, "Dovecot", "docs/dovecot.md", notes)
-    notes += [f"{name} is here, too: its lines are in {_OTHERS[name][0]}" for name in found.others]
-    if postfix is None and dovecot is None:
+    notes += found.notes
+    if server is None and dovecot is None:
         notes.append("no mail server was found that setup can edit: see docs/install.md")
         return Plan((), tuple(notes))
-    stages = [_own_stage(found, answers, (host, port) if postfix else None, notes)]
+    stages = [_own_stage(found, answers, address if server else "", notes)]
     if dovecot is not None:
         spool = found.settings.feedback.spool or DEFAULT_SPOOL
         moves = answers.teach == "moves"
         if moves and not Path(spool).is_dir():
             notes.append(f"the spool {spool} is missing, so moves teach nothing: make it first")
         stages.append(dovecot_part.stage(dovecot, moves=moves, spool=spool))
-    if postfix is not None:
-        if dovecot is not None and not postfix.uses_dovecot:
-            notes.append(
-                "Postfix does not seem to deliver through Dovecot (virtual_transport, "
-                "mailbox_transport, mailbox_command), so its Sieve scripts file nothing"
-            )
-        stages.append(postfix_part.stage(postfix, milter))
-        if not postfix.is_running:
-            notes.append("Postfix does not run: it asks spamnb after its start")
+    if server is not None:
+        stages.append(server.stage(address))
+        notes += _notes_of(server, answers, has_dovecot=dovecot is not None)
+    notes += [note for stage in stages if stage is not None for note in stage.notes]
     can_start = found.is_served or found.has_systemd
     return Plan(
         tuple(stage for stage in stages if stage is not None),
         tuple(notes),
         "" if can_start else "no daemon is running, and there is no systemd to start it",
     )
+
+
+def _notes_of(server: MailServer, answers: Answers, *, has_dovecot: bool) -> Iterable[str]:
+    if not server.files_junk:
+        yield (
+            f"{server.name} does not seem to deliver through Dovecot, so marked mail stays in the "
+            "inbox"
+        )
+    if not server.is_running:
+        yield f"{server.name} does not run: it asks spamnb after its start"
+    if answers.teach == "moves" and not has_dovecot:
+        yield "there is no Dovecot: `spamnb watch MAILDIR` learns from moves (docs/commands.md)"
+    if answers.persons == "yes" and not server.names_recipients:
+        yield f"{server.name} does not say for whom a message is, so the model for all decides"
 
 
 def _fit(server: Any, name: str, lines: str, notes: list[str]) -> Any:
@@ -161,18 +205,16 @@ def _fit(server: Any, name: str, lines: str, notes: list[str]) -> Any:
     return None if server.problems else server
 
 
-def _milter_address(found: Found) -> tuple[str, int]:
-    """Where the milter listens, or shall listen."""
-    there = [one for one in found.settings.listener.values() if one.protocol == "milter"]
+def _address(found: Found) -> str:
+    """Where spamnb listens for the mail server, or shall listen."""
+    protocol = found.server.protocol if found.server is not None else "milter"
+    there = [one for one in found.settings.listener.values() if one.protocol == protocol]
     addresses = [one.address for one in there if not one.border] or [found.listen]
     address = addresses[0] or f"127.0.0.1:{next(port for port in _PORTS if _is_free(port))}"
-    host, _, port = address.rpartition(":")
-    if not port.isdigit():
-        raise UserError(
-            f"the milter listens at {address}; setup uses host:port only",
-            hint="change its address, or connect Postfix by hand (docs/milter.md)",
-        )
-    return host or "127.0.0.1", int(port)
+    host, colon, port = address.rpartition(":")
+    if host == "unix" or not (colon and port.isdigit()):
+        return address
+    return f"{host or '127.0.0.1'}:{port}"
 
 
 def _is_free(port: int) -> bool:
@@ -185,18 +227,18 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _own_stage(
-    found: Found, answers: Answers, milter: tuple[str, int] | None, notes: list[str]
-) -> Stage | None:
+def _own_stage(found: Found, answers: Answers, address: str, notes: list[str]) -> Stage | None:
+    """The settings of spamnb; without an address no mail server asks it."""
     tables: dict[str, dict[str, Any]] = {}
     hosts = [socket.gethostname()]
-    if found.postfix is not None and milter is not None:
-        hosts.insert(0, found.postfix.host)
-        tables |= _listener(found, answers, milter)
+    domains = list[str]()
+    if found.server is not None and address:
+        hosts = list(dict.fromkeys(filter(None, [found.server.host, *hosts])))
+        domains += found.server.domains
+        tables |= _listener(found, found.server.protocol, answers, address)
     # A domain that only this machine has, such as its host name, is no domain of addresses.
-    domains = [one for one in (found.postfix.domains if found.postfix else ()) if one not in hosts]
-    local: dict[str, Any] = {"hosts": list(dict.fromkeys(hosts))}
-    tables["local"] = local | ({"domains": domains} if domains else {})
+    domains = [one for one in domains if one not in hosts]
+    tables["local"] = {"hosts": hosts} | ({"domains": domains} if domains else {})
     if answers.teach == "moves" and found.dovecot is not None and found.dovecot.owner:
         tables["serve"] = {"delegates": [found.dovecot.owner]}
     if answers.persons == "yes":
@@ -219,24 +261,27 @@ def _own_stage(
         checks=((*own, "config", "check"),),
         activate=activate,
         reload=reload,
-        listens=milter,
+        listens=address,
     )
 
 
-def _listener(found: Found, answers: Answers, milter: tuple[str, int]) -> dict[str, dict[str, Any]]:
-    """The table of the milter: that of the administrator, or a new one."""
+def _listener(
+    found: Found, protocol: str, answers: Answers, address: str
+) -> dict[str, dict[str, Any]]:
+    """The table of the listener: that of the administrator, or a new one."""
     there = own_settings.given(found.config).get("listener", {})
-    if any(one.get("protocol") == "milter" and not one.get("border") for one in there.values()):
+    if any(one.get("protocol") == protocol and not one.get("border") for one in there.values()):
         return {}
-    keys: dict[str, Any] = {"protocol": "milter", "address": f"{milter[0]}:{milter[1]}"}
-    return {"listener.milter": keys | ({"observe": True} if answers.act == "observe" else {})}
+    keys: dict[str, Any] = {"protocol": protocol, "address": address}
+    observe = {"observe": True} if answers.act == "observe" else {}
+    return {f"listener.{protocol}": keys | observe}
 
 
 def test_command(found: Found, address: str) -> Argv:
     """The command that sends a test message to a mailbox, and moves it as its user would."""
     command = [*OWN, *found.options, "doctor", "--rcpt", address]
-    if found.postfix is not None and found.postfix.smtp:
-        command += ["--smtp", found.postfix.smtp]
+    if found.server is not None and found.server.smtp:
+        command += ["--smtp", found.server.smtp]
     if found.dovecot is not None:
         user, program = dovecot_part.mailbox_program(found.dovecot, address)
         command += ["--user", user, "--imap-program", program] if user else []
@@ -307,8 +352,8 @@ class Setup:
         if fault := stage.verify():
             raise UserError(fault)
         self._run(stage.program, stage.activate)
-        if stage.listens is not None:
-            _wait_for(*stage.listens)
+        if stage.listens:
+            _wait_for(stage.listens)
 
     def _run(self, program: str, commands: Sequence[Argv]) -> None:
         for command in commands:
@@ -436,8 +481,8 @@ def _merged(old: dict[str, Any] | None, new: dict[str, Any]) -> list[dict[str, A
             "made": list(dict.fromkeys([*first["made"], *stage["made"]])),
             "reload": first["reload"] or stage["reload"],
         }
-    order = ("spamnb", "Dovecot", "Postfix")
-    return sorted(stages.values(), key=lambda stage: order.index(stage["program"]))
+    order = {"spamnb": 0, "Dovecot": 1}  # then the mail server
+    return sorted(stages.values(), key=lambda stage: order.get(stage["program"], len(order)))
 
 
 _Removal = tuple[Path, str | None]
@@ -514,19 +559,26 @@ def _denied(path: Path, error: OSError) -> UserError:
     return UserError(f"{path} cannot be written: {error.strerror}", hint=hint)
 
 
-def _wait_for(host: str, port: int) -> None:
+def _wait_for(address: str) -> None:
     end = time.monotonic() + _LISTEN_S
-    while True:
-        try:
-            socket.create_connection((host, port), 1).close()
-        except OSError:
-            if time.monotonic() > end:
-                raise UserError(
-                    f"spamnb does not listen at {host}:{port}", hint="see its log"
-                ) from None
-            time.sleep(0.05)
+    while not _answers(address):
+        if time.monotonic() > end:
+            raise UserError(f"spamnb does not listen at {address}", hint="see its log")
+        time.sleep(0.05)
+
+
+def _answers(address: str) -> bool:
+    is_path = address.startswith("unix:")
+    host, _, port = address.rpartition(":")
+    try:
+        if is_path:
+            with socket.socket(socket.AF_UNIX) as one:
+                one.connect(address.removeprefix("unix:"))
         else:
-            return
+            socket.create_connection((host, int(port)), 1).close()
+    except OSError:
+        return False
+    return True
 
 
 def faults_of(stages: Iterable[Stage]) -> list[str]:

@@ -216,7 +216,7 @@ class AskingExim(Exim):
         address = {"127.0.0.1 783": f"127.0.0.1 {self.port['filter']}"}
         asked = _part(ASKED, CONDITION, f"main section, {self.protocol}", address)
         plain = self.without_filter()
-        acl = _part(ASKED, CONDITION, "acl for DATA")
+        acl = _part(ASKED, CONDITION, f"acl for DATA, {self.protocol}")
         shown = "       logwrite = action $spam_action.\n"
         return {"main": plain["main"] + asked, "data": acl + shown}
 
