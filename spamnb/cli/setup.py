@@ -49,8 +49,9 @@ _TEST = "Address of a mailbox for a test message (Enter: no test)"
               help="Settings of OpenSMTPD. Default: /etc/smtpd.conf.")  # fmt: skip
 @click.option("--dovecot", metavar="FILE", type=click.Path(path_type=Path),
               help="Main settings of Dovecot. Default: /etc/dovecot/dovecot.conf.")  # fmt: skip
-@click.option("--listen", metavar="HOST:PORT", default="", help="Where spamnb listens for the mail "
-              "server. Default: 127.0.0.1 and the first free port from 10025 on.")  # fmt: skip
+@click.option("--listen", metavar="ADDRESS", default="", help="Where spamnb listens for the mail "
+              "server. Default: 127.0.0.1 and the first free port from 10025 on; for OpenSMTPD the "
+              "socket /run/spamnb/scan.sock.")  # fmt: skip
 @click.option("--imap", "imap_host", metavar="HOST[:PORT]", help="Instead: read a mailbox on this "
               "IMAP server, as a user without root. Default port: 993.")  # fmt: skip
 @click.option("--user", metavar="LOGIN", help="With --imap: the login of the mailbox.")

@@ -74,6 +74,7 @@ def find(command: str, user: str, file: Path | None) -> MailServer | None:
         problems=tuple(problems),
         smtp=_smtp(listeners[0]) if listeners else "",
         is_running=is_running,
+        by_socket=True,
         files_junk=bool(_TO_DOVECOT.search(text) or re.search(r"\smaildir\b", text)),
     )
 
@@ -136,13 +137,14 @@ def _stage(program: _Program, address: str) -> Stage | None:
     # It does not read its settings again.
     can_restart = program.is_running and Path("/run/systemd/system").is_dir()
     restart: tuple[Argv, ...] = (("systemctl", "restart", "opensmtpd"),) if can_restart else ()
+    is_late = program.is_running and not can_restart
     return Stage(
         program="OpenSMTPD",
         edits=(FileEdit(program.path, before, after),),
         checks=((program.smtpd, "-n", "-f", str(program.path)),),
         activate=restart,
         reload=restart,
-        notes=() if restart else ("OpenSMTPD asks spamnb after a restart",),
+        notes=("OpenSMTPD asks spamnb after a restart",) if is_late else (),
     )
 
 

@@ -137,6 +137,8 @@ class MailServer(NamedTuple):
     is_running: bool = True
     files_junk: bool = True
     """whether marked mail comes into the junk folder, through Dovecot or by the server itself"""
+    by_socket: bool = False
+    """whether a unix socket is better: there its user may say for whom a message is"""
     names_recipients: bool = True
     """whether spamnb learns for whom a message is"""
 

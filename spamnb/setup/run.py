@@ -58,6 +58,8 @@ from spamnb.store.files import durable_file, sync_folder
 OWN: Argv = (sys.executable, "-P", "-m", "spamnb")
 """this program, also if no `spamnb` is on the path"""
 _PORTS = range(10025, 10100)
+_SOCKETS = Path("/run/spamnb")
+"""of the shipped unit"""
 _LISTEN_S = 30.0
 _CONSOLE = "127.0.0.1:8025"
 _VERSION = 1
@@ -90,7 +92,7 @@ class Found(NamedTuple):
     """a daemon answers"""
     has_systemd: bool
     listen: str = ""
-    """the address that the administrator wants for spamnb; empty: a free port"""
+    """the address that the administrator wants for spamnb; empty: a free port, or a socket"""
 
 
 def usual(found: Found) -> Answers:
@@ -210,6 +212,9 @@ def _address(found: Found) -> str:
     protocol = found.server.protocol if found.server is not None else "milter"
     there = [one for one in found.settings.listener.values() if one.protocol == protocol]
     addresses = [one.address for one in there if not one.border] or [found.listen]
+    if not addresses[0] and found.server is not None and found.server.by_socket:
+        folder = _SOCKETS if found.has_systemd else home_of(found.settings)
+        return f"unix:{folder}/scan.sock"
     address = addresses[0] or f"127.0.0.1:{next(port for port in _PORTS if _is_free(port))}"
     host, colon, port = address.rpartition(":")
     if host == "unix" or not (colon and port.isdigit()):

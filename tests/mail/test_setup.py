@@ -17,7 +17,8 @@ from support.cli import forked
 from support.docs_snippets import snippet
 from support.dovecot import Person, move
 from support.imap_rig import ImapRig, sample
-from support.postfix import PEOPLE, PROJECT, Daemon, Rig, needs_rig
+from support.postfix import PEOPLE, PROJECT, needs_rig
+from support.setup_site import Site, done_by
 from support.waiting import LIMIT_S, until
 
 from spamnb.setup import dovecot, postfix
@@ -25,82 +26,13 @@ from spamnb.setup import run as module
 from spamnb.setup.edits import without_blocks
 
 pytestmark = needs_rig
-SAMPLE = PROJECT / "corpora" / "sample"
-CHANGING = {"run", "mail", "auth", "auth-token-secret.dat"}
-"""what Dovecot itself writes"""
-
-
-class Site:
-    """A mail server as its administrator has left it, and the daemon beside it."""
-
-    def __init__(self, folder):
-        self.rig = Rig()
-        port = self.rig.port["mx"]
-        self.rig.master = f"127.0.0.1:{port} inet n - n - - smtpd\n"
-        self.spool = self.rig.root / "spool"
-        self.spool.mkdir()
-        self.spool.chmod(0o1733)
-        # A listener of its own: the usual ones have fixed ports.
-        toml = '[feedback]\nspool = "{}"\n[listener.front]\naddress = "127.0.0.1:{}"\n'
-        toml += 'upstream = "lmtp:127.0.0.1:{}"\n'
-        port = self.rig.port
-        self.daemon = Daemon(folder, toml.format(self.spool, port["filter"], port["lmtp"]))
-        self.daemon.spamnb("train", SAMPLE / "ham", SAMPLE / "spam")
-        # Some spam of the sample is only unsure, and some only just junk.
-        scores = self.daemon.spamnb("score", SAMPLE / "spam", "--json").splitlines()
-        sure = [one["path"] for one in map(json.loads, scores) if one["probability"] > 0.9999]
-        ham = sorted((SAMPLE / "ham").iterdir())
-        self.mail = {"spam": [Path(path) for path in sorted(sure)], "ham": ham}
-        self.number = 0
-
-    def setup(self, *arguments, **more):
-        return self.daemon.command("setup", *arguments, *self.places(), **more)
-
-    def places(self):
-        return (
-            "--postfix", self.rig.root / "postfix",
-            "--dovecot", self.rig.root / "dovecot" / "dovecot.conf",
-            "--listen", f"127.0.0.1:{self.rig.port['back']}",
-        )  # fmt: skip
-
-    def files(self):
-        """All settings of the mail server and of spamnb: path -> bytes."""
-        config = self.daemon.config
-        found = {config: config.read_bytes()}
-        record = config.with_name("setup.json")
-        found |= {record: b""} if record.exists() else {}
-        for name in ("postfix", "dovecot"):
-            for path in (self.rig.root / name).rglob("*"):
-                parts = path.relative_to(self.rig.root).parts
-                if path.is_file() and not CHANGING & set(parts):
-                    found[path] = path.read_bytes()
-        return found
-
-    def send(self, kind):
-        """Send a message of the sample from outside; return its Message-ID."""
-        self.number += 1
-        raw = self.mail[kind][self.number].read_bytes()
-        name = f"<{self.number}@setup.test>"
-        head = f"Message-ID: {name}\r\n".encode()
-        self.rig.send(head + re.sub(rb"(?im)^message-id:.*\r?\n", b"", raw), "alice@example.org")
-        return name
-
-    def arrives(self, message_id, folder=""):
-        until(lambda: self.rig.delivered("alice", message_id, folder), f"mail in {folder}")
-        return self.rig.delivered("alice", message_id, folder)[0]
-
-    def close(self):
-        self.daemon.stop()
-        with contextlib.suppress(FileNotFoundError):
-            self.rig.stop()
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     made = Site(tmp_path_factory.mktemp("setup"))
     try:
-        made.daemon.start()
-        made.rig.start()
+        made.start()
         yield made
     finally:
         made.close()
@@ -117,11 +49,6 @@ def _as_before(request):
     yield
     there.setup("--remove")
     assert there.files() == before
-
-
-def done_by(result):
-    assert result.code == 0, result.out + result.err
-    return result.out
 
 
 def test_from_bare_to_filed_and_taught(site):

@@ -24,22 +24,24 @@ from support.waiting import LIMIT_S, until
 PACKAGE = os.environ.get("OPENSMTPD", "")
 NAMESPACES = ("unshare", "--mount", "--uts", "--")
 ALICE = 61_790
-START = """
+QUEUE_GROUP = 61_792
+PLACE = """
 set -e
 for folder in /var/spool /var/lib /run; do mount -t tmpfs none $folder; done
 mkdir -p /var/lib/opensmtpd/empty /run/etc
 mkdir -m 711 /var/spool/smtpd
 mount --bind {package}/usr/libexec /usr/libexec
 cp /etc/passwd /etc/group /run/etc
-for name in opensmtpd:61791 opensmtpq:61792 alice:{alice}; do
+for name in opensmtpd:61791 opensmtpq:{queue} alice:{alice}; do
     echo "${{name%:*}}:x:${{name#*:}}:${{name#*:}}::{root}/${{name%:*}}:/bin/sh" >>/run/etc/passwd
     echo "${{name%:*}}:x:${{name#*:}}:" >>/run/etc/group
 done
 mount --bind /run/etc/passwd /etc/passwd
 mount --bind /run/etc/group /etc/group
 hostname mx.example.org
-exec {package}/usr/sbin/smtpd -d -f {root}/smtpd.conf
 """
+"""what its namespaces need before it starts"""
+START = PLACE + "exec {package}/usr/sbin/smtpd -d -f {root}/smtpd.conf\n"
 
 
 def why_not():
@@ -76,7 +78,7 @@ class OpenSmtpd:
         conf = changed(snippet("opensmtpd.md", "OpenSMTPD", "/etc/smtpd.conf"), changes)
         conf += 'match from any for domain "example.org" action "local"\n'
         (self.root / "smtpd.conf").write_text(conf)
-        start = START.format(package=PACKAGE, root=self.root, alice=ALICE)
+        start = START.format(package=PACKAGE, root=self.root, alice=ALICE, queue=QUEUE_GROUP)
         with (self.root / "log").open("w") as log:
             self.process = subprocess.Popen(
                 [*NAMESPACES, "sh", "-c", start], stdout=log, stderr=log, start_new_session=True
