@@ -98,6 +98,7 @@ KEYS = {
     "verdict": "label of the model, or `unscanned`",
     "webhook": "name of a webhook in the settings",
     "word": "`wanted`, `unwanted` or null: removed from the list",
+    "warnings": "number of warnings in a mail to the administrator",
     "where": "place in the source",
 }
 

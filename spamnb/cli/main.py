@@ -148,6 +148,7 @@ COMMANDS = {
     "reload": "spamnb.cli.serve:reload",
     "fleet": "spamnb.cli.fleet:fleet",
     "bypass": "spamnb.cli.serve:bypass",
+    "live": "spamnb.cli.serve:live",
     "passwd": "spamnb.cli.access:passwd",
     "token": "spamnb.cli.access:token",
     "console": "spamnb.cli.console:console",

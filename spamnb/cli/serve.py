@@ -1,4 +1,4 @@
-"""`spamnb serve`, `reload` and `bypass`: run and control the daemon."""
+"""`spamnb serve`, `reload`, `bypass` and `live`: run and control the daemon."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
+    from spamnb.operations.request import Switch
     from spamnb.settings import Settings
 
 SERVE_EXAMPLES = """
@@ -24,6 +25,11 @@ spamnb reload                               reread the settings, like `kill -HUP
 """
 RELOAD_EXAMPLES = """
 spamnb config check && spamnb reload        check the settings, then reload them
+"""
+LIVE_EXAMPLES = """
+spamnb live on                              mark and file mail at listeners that observe
+spamnb live off                             only observe again
+spamnb live                                 show the current state
 """
 BYPASS_EXAMPLES = """
 spamnb bypass on                            deliver all mail unscanned
@@ -90,13 +96,35 @@ def bypass(session: CliSession, way: str | None) -> None:
     Takes effect within a second and persists over restarts: the state is the file `bypass` in the
     home. Works with and without a running daemon, and while the settings have a mistake.
     """
-    from spamnb.operations.request import bypass_is_on, turn_bypass
+    is_on = _switched(session, "bypass", way)
+    say("all mail passes unscanned" if is_on else "mail is scanned")
+
+
+@command("Let listeners that only observe mark and file mail.", LIVE_EXAMPLES)
+@click.argument("way", type=click.Choice(["on", "off"]), required=False)
+@pass_session
+def live(session: CliSession, way: str | None) -> None:
+    """Let listeners with observe = true mark and file mail (on), or only observe again (off).
+
+    Without an argument, show the state. `spamnb status` says what they would have filed so far. A
+    listener behind another filter (`other`) only observes in any case. Takes effect within a second
+    and persists over restarts: the state is the file `live` in the home.
+    """
+    if _switched(session, "live", way):
+        say("listeners with observe = true mark and file mail")
+    else:
+        say("listeners with observe = true only observe")
+
+
+def _switched(session: CliSession, switch: Switch, way: str | None) -> bool:
+    """Turn a switch, if asked to; return whether it is on."""
+    from spamnb.operations.request import is_on, turn
 
     session.tolerate_mistakes()
     home = session.home
     if way is not None:
-        turn_bypass(home, on=way == "on")
-    say("all mail passes unscanned" if bypass_is_on(home) else "mail is scanned")
+        turn(home, switch, on=way == "on")
+    return is_on(home, switch)
 
 
 @command("Make the daemon reread its settings.", RELOAD_EXAMPLES)

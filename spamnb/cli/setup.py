@@ -357,7 +357,6 @@ def _show_next(found: Found, plan: Plan, answers: Answers) -> None:
         say("  systemctl restart spamnb, then spamnb console open")
         say("                                 the pages, in a browser of this machine")
     if answers.act == "observe":
-        say("  spamnb history                 what it would have done")
-        say("  spamnb setup --yes --answer act=file")
-        say("                                 mark junk and file it")
+        say("  spamnb status                  what it would have filed, and whether that is right")
+        say("  spamnb live on                 mark junk and file it")
     say("  spamnb setup --remove          take everything out again")

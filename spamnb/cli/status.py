@@ -115,6 +115,8 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
 
         since = shown_time(observed["since_us"])
         rows.append(("observing", f"since {since}, {observation_text(observed)}"))
+    if facts["live"]:
+        rows.append(("live", "listeners with observe = true mark mail (to end: spamnb live off)"))
     rows.append(("review", f"{facts.get('review', 0)} queued"))
     kept = facts.get("quarantine") or {"messages": 0, "bytes": 0}
     rows.append(("quarantine", f"{kept['messages']} messages, {kept['bytes']} bytes"))

@@ -9,12 +9,18 @@ known, the next day's digest has the messages again. If the server defers a reci
 is tried again a few times. If the server cannot be reached, the round continues later in the day.
 Messages that were in no digest are in the next one, for a week.
 
+    home/console/told.json      the warnings that the administrator has got by mail
+
+`AdminMail` sends the administrator each new warning, in one mail with all others.
+
 Failure: StoreError, PeerError if the server cannot be reached or refuses everything.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import socket
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,6 +42,7 @@ from spamnb.mail.envelope import domain_of
 from spamnb.mail.limits import visible
 from spamnb.net.address import Address
 from spamnb.net.clients import deliver
+from spamnb.operations.status import notices
 from spamnb.scan.values import QuarantinedMessage, ReleasedMessage
 from spamnb.settings.values import ADDRESS, DigestPlan
 from spamnb.store.files import durable_write, make_folder, refused
@@ -327,6 +334,81 @@ class Digests:
         except OSError as error:
             raise refused(error, self._path) from error
         return state
+
+
+ADMIN_LOOK_S: Final = 600.0
+"""between two looks at the warnings"""
+ADMIN_PAUSE_S: Final = 6 * 3600.0
+"""between two mails to the administrator: a warning that comes and goes must not fill a mailbox"""
+_NUMBERS: Final = re.compile(r"\d[\d.,:TZ-]*")
+
+
+class AdminMail:
+    """Sends the new warnings of one home to the administrator; each is sent once while it lasts.
+
+    A killed process may send a mail again, but never leaves one out.
+    """
+
+    def __init__(self, home: Path, log: Log) -> None:
+        self._path = home / "console" / "told.json"
+        self._log = log
+        self._next_look_s = 0.0
+
+    def send_due(self, sending: DigestSending, now_s: float) -> bool:
+        """Send the warnings that are new, if it is time; return whether a mail was sent."""
+        if not sending.plan.admin or now_s < self._next_look_s:
+            return False
+        self._next_look_s = now_s + ADMIN_LOOK_S
+        facts = sending.site.ask("status").header["status"]
+        # A warning stays the same one if only its numbers change.
+        found = {_NUMBERS.sub("#", one): one for one in notices(facts)}
+        told, sent_s = self._read()
+        is_new = [one for key, one in found.items() if key not in told]
+        if is_new and now_s < sent_s + ADMIN_PAUSE_S:
+            return False
+        if is_new:
+            self._send(sending, is_new, now_s)
+        if is_new or found.keys() != set(told):
+            self._write(sorted(found), now_s if is_new else sent_s)
+        return bool(is_new)
+
+    def _send(self, sending: DigestSending, texts: Sequence[str], now_s: float) -> None:
+        plan, mail = sending.plan, EmailMessage(policy=_POLICY)
+        mail["From"], mail["To"] = plan.sender, plan.admin
+        mail["Subject"] = text("notice.title", count=len(texts), host=socket.gethostname())
+        mail["Date"] = format_datetime(datetime.fromtimestamp(now_s, UTC))
+        mail["Message-ID"] = make_msgid(domain=domain_of(plan.sender))
+        mail["Auto-Submitted"] = "auto-generated"
+        lines = [f"* {visible(one)}" for one in texts]
+        mail.set_content("\n\n".join([*lines, text("notice.foot", url=sending.url)]) + "\n")
+        parcel = ReleasedMessage(
+            mail.as_bytes(), f"MAIL FROM:<{plan.sender}>".encode(),
+            (f"RCPT TO:<{plan.admin}>".encode(),),
+        )  # fmt: skip
+        (reply,) = deliver(Address.parse(plan.smtp), parcel)
+        if reply.code // 100 != _TAKEN:
+            raise PeerError(f"{plan.smtp} does not take mail to {plan.admin}: {reply}")
+        self._log({"event": "notice", "to": plan.admin, "warnings": len(texts)})
+
+    def _read(self) -> tuple[list[str], float]:
+        """The warnings of the last mails that still last, and the time of the last mail."""
+        try:
+            found = json.loads(self._path.read_bytes())
+            return [str(one) for one in found["told"]], float(found["sent_s"])
+        except FileNotFoundError:
+            return [], 0.0
+        except OSError as error:
+            raise refused(error, self._path) from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreDamagedError(f"{self._path} is not a record of notices",
+                                    hint="delete it") from error  # fmt: skip
+
+    def _write(self, told: Sequence[str], sent_s: float) -> None:
+        make_folder(self._path.parent)
+        try:
+            durable_write(self._path, json.dumps({"told": told, "sent_s": sent_s}).encode())
+        except OSError as error:
+            raise refused(error, self._path) from error
 
 
 def _waiting(

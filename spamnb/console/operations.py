@@ -206,6 +206,11 @@ def bypass(site: ConsoleSite, request: ApiRequest) -> ApiReply:
     return ApiReply(site.ask("bypass", on=request.values["on"]).header)
 
 
+def live(site: ConsoleSite, request: ApiRequest) -> ApiReply:
+    """Let listeners that only observe mark and file mail, or only observe again."""
+    return ApiReply(site.ask("live", on=request.values["on"]).header)
+
+
 def reload(site: ConsoleSite, _: ApiRequest) -> ApiReply:
     """Read the settings again, and open a model that could not be opened."""
     return ApiReply(site.ask("reload").header)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -50,6 +51,7 @@ from spamnb.operations.figures import (
     number_text,
 )
 from spamnb.operations.logins import SCOPES
+from spamnb.operations.request import Switch
 from spamnb.operations.status import observation_text, quantile
 from spamnb.telemetry import iso
 
@@ -247,10 +249,10 @@ def settings(site: ConsoleSite, request: PageRequest) -> PageView:
     return PageView("settings", facts)
 
 
-def _bypass(site: ConsoleSite, request: PageRequest) -> list[Notice]:
+def _turn(switch: Switch, site: ConsoleSite, request: PageRequest) -> list[Notice]:
     (caller,) = request.visitor.callers()
-    is_on = ask(site, caller, "bypass", **request.values)["bypass"]
-    return [Notice("done", text("status.bypass_on" if is_on else "status.bypass_off"))]
+    is_on = ask(site, caller, switch, **request.values)[switch]
+    return [Notice("done", text(f"status.{switch}_on" if is_on else f"status.{switch}_off"))]
 
 
 def _reload(site: ConsoleSite, request: PageRequest) -> list[Notice]:
@@ -260,8 +262,12 @@ def _reload(site: ConsoleSite, request: PageRequest) -> list[Notice]:
     return [Notice("done", text("status.reloaded"), text("status.reloaded_more"))]
 
 
-BYPASS: Final = Act(_bypass, (Parameter("on", FLAG, "Whether mail passes.", required=True),))
-RELOAD: Final = Act(_reload)
+_ON: Final = (Parameter("on", FLAG, "Whether the switch is on.", required=True),)
+STATUS_ACTS: Final = {
+    "bypass": Act(partial(_turn, "bypass"), _ON),
+    "live": Act(partial(_turn, "live"), _ON),
+    "reload": Act(_reload),
+}
 
 
 def show_timemachine(site: ConsoleSite, request: PageRequest) -> PageView:

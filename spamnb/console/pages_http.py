@@ -117,7 +117,7 @@ PAGES: Final[tuple[Page, ...]] = (
          acts={"preview": pages_admin.BEGIN, "again": pages_admin.AGAIN,
                "apply": pages_admin.APPLY_PREVIEW, "end": pages_admin.END_PREVIEW}),
     Page("status", "/status", STAFF, pages_admin.status,
-         acts={"bypass": pages_admin.BYPASS, "reload": pages_admin.RELOAD}, place="learner"),
+         acts=pages_admin.STATUS_ACTS, place="learner"),
     Page("settings", "/settings", STAFF, pages_admin.settings, pages_admin.LISTED,
          place="quick"),
     Page("fleet", "/fleet", STAFF, pages_admin.fleet, place="learner", of_fleet=True),

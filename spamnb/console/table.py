@@ -215,6 +215,11 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         place="learner",
     ),
     ApiOperation(
+        "live", "POST", "/live", "admin", operations.live, _object(live="boolean"),
+        (Parameter("on", FLAG, "Whether listeners that observe mark mail.", required=True),),
+        place="learner",
+    ),
+    ApiOperation(
         "reload", "POST", "/reload", "admin", operations.reload, _object(fault="string"),
         place="learner",
     ),

@@ -82,6 +82,13 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "status.turn_off_help": "All mail is passed on unscanned, and is marked so, until you turn "
     "scanning on again. A restart of the daemon does not change this.",
     "status.turn_off_act": "Pass all mail unscanned",
+    "status.live": "Listeners that observe",
+    "status.live_is_on": "they mark and file mail",
+    "status.go_live": "Mark and file mail from now on",
+    "status.go_live_help": "So far it is only observed. You can go back at any time.",
+    "status.go_back": "Only observe again",
+    "status.live_on": "Mail is marked and filed from now on.",
+    "status.live_off": "Mail is only observed from now on.",
     "status.bypass_on": "Scanning is off: all mail passes unscanned.",
     "status.bypass_off": "Scanning is on.",
     # settings
@@ -703,6 +710,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "digest.from": "from {sender}, {time} UTC",
     "digest.why": "probability of spam: {percent}",
     "digest.unknown": "not scanned",
+    "notice.title": "spamnb on {host}: {count:notice|notices}",
+    "notice.foot": "`spamnb status` shows the whole state. {url}",
     "digest.more": "{count:more message is|more messages are} in the quarantine.",
     "digest.foot.act": "Each link shows one message and can release it to you, without a login, "
     "for 14 days: forward this mail only to people who may read these messages.",

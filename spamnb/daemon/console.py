@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from spamnb.console.digest import Digests, DigestSending
+from spamnb.console.digest import AdminMail, Digests, DigestSending
 from spamnb.console.page import PageRights, Visitors
 from spamnb.console.pages_http import ConsoleUsers
 from spamnb.console.server import ConsoleApp, ConsoleServer
@@ -83,6 +83,7 @@ class _ConsoleProcess(ChildRole):
         self._events = EventHub()
         self._tokens = TokenFile(self._home)
         self._digests = Digests(self._home, self._log)
+        self._admin_mail = AdminMail(self._home, self._log)
         self._webhooks = Webhooks(self._home, self._log)
         self._run_name = f"{self._start.parent} {self._shared.started_us}"
         self._series_due = 0
@@ -155,13 +156,15 @@ class _ConsoleProcess(ChildRole):
         self._webhooks.look(self._site)
 
     async def _send_digests(self) -> None:
-        """Send the mails about the quarantine when they are due."""
+        """Send the mails about the quarantine, and those to the administrator, when due."""
         while True:
             plan, url = self._settings.digest, self._settings.console.url
-            if plan.at:
-                sending = DigestSending(self._site, plan, url, self._visitors.addresses())
+            sending = DigestSending(self._site, plan, url, self._visitors.addresses())
+            for wanted, mails in ((plan.at, self._digests), (plan.admin, self._admin_mail)):
+                if not wanted:
+                    continue
                 try:
-                    await asyncio.to_thread(self._digests.send_due, sending, time.time())
+                    await asyncio.to_thread(mails.send_due, sending, time.time())
                 except SpamnbError as error:
                     self._log({"event": "digest", "level": "warning", "error": str(error)}
                               | {"hint": error.hint})  # fmt: skip

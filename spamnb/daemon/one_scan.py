@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from spamnb.daemon.sender_check import SenderCheck
 from spamnb.errors import UserError
 from spamnb.net.actions import CloseConnection, SendBytes, StartScan
 from spamnb.net.address import UNIX
-from spamnb.operations.request import bypass_is_on
+from spamnb.operations.request import is_on
 from spamnb.scan.access_lists import AccessLists, RuleFiles
 from spamnb.scan.judge import ModelSession, scan_to_json
 from spamnb.scan.quarantine import Quarantine
@@ -107,7 +108,8 @@ def _scanner(
         quarantine=Quarantine(home / "quarantine", settings.quarantine, upstream="", log=log),
         offload=_OwnProcess(model_session),
         traps=None,
-        bypassed=lambda: bypass_is_on(home, before=False),
+        bypassed=partial(is_on, home, "bypass", before=False),
+        live=partial(is_on, home, "live", before=False),
         call_soon=lambda work: work(),
         run_in_thread=lambda work, then: then(work()),
         meters=Meters(),

@@ -15,10 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from math import isnan, nan
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from spamnb.errors import BugError
 from spamnb.net.server import CELLS, SECRET_BYTES, ConnectionCounts
+from spamnb.operations.request import Switch
 from spamnb.operations.unscanned import COUNTED
 from spamnb.telemetry import WIDTH, Log, Meters, summed
 
@@ -29,7 +30,8 @@ RING = 16
 """digests of known crashers kept per slot"""
 
 _MAGIC = 0x73706D6E62303031
-_SLOTS, _STARTED, _BYPASS, _WIDTH, _ALARM, _SECRET = 1, 2, 3, 4, 5, 6
+_SLOTS, _STARTED, _WIDTH, _BYPASS, _LIVE, _ALARM, _SECRET = range(1, 8)
+_SWITCHES: Final[dict[Switch, int]] = {"bypass": _BYPASS, "live": _LIVE}
 _LATELY = _SECRET + SECRET_BYTES // 8
 _HEAD = _LATELY + len(COUNTED)
 _COUNTS = 2 * CELLS
@@ -93,7 +95,7 @@ class SharedState:
             self._words[: _WIDTH + 1] = memoryview(
                 b"".join(
                     number.to_bytes(8, "little")
-                    for number in (_MAGIC, len(roles), monotonic_us(), 0, WIDTH)
+                    for number in (_MAGIC, len(roles), monotonic_us(), WIDTH)
                 )
             ).cast("Q")
         if self._words[0] != _MAGIC or self._words[_WIDTH] != WIDTH:
@@ -212,14 +214,13 @@ class SharedState:
 
     # -- flags ------------------------------------------------------------------------------------
 
-    @property
-    def bypass(self) -> bool:
-        """True if all mail is delivered unscanned."""
-        return bool(self._words[_BYPASS])
+    def is_on(self, switch: Switch) -> bool:
+        """Whether a switch of the administrator is on."""
+        return bool(self._words[_SWITCHES[switch]])
 
-    @bypass.setter
-    def bypass(self, value: bool) -> None:
-        self._words[_BYPASS] = int(value)
+    def turn(self, switch: Switch, *, on: bool) -> None:
+        """Set the copy of a switch that all processes read."""
+        self._words[_SWITCHES[switch]] = int(on)
 
     @property
     def alarm(self) -> bool:

@@ -30,7 +30,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, Protocol
 from spamnb.daemon.logs import DaemonLog, take_over
 from spamnb.daemon.shared import ProcessState, SharedState, monotonic_us
 from spamnb.errors import BugError, SpamnbError
-from spamnb.operations.request import bypass_is_on
+from spamnb.operations.request import SWITCHES, is_on
 from spamnb.operations.unscanned import WINDOW_S, RecentUnscanned, facts_of, too_many
 from spamnb.scan.access_lists import AccessLists, RuleFiles
 from spamnb.settings import Settings, restored
@@ -776,10 +776,11 @@ class Supervisor:
         late = self._last_tick_us and now - self._last_tick_us > 5e6
         self._last_tick_us = now
         self._shared.beat(0)
-        before = self._shared.bypass
-        # Written only if it differs: the learner may change file and flag between the two reads.
-        if (found := bypass_is_on(self._plan.home, before=before)) != before:
-            self._shared.bypass = found
+        for switch in SWITCHES:
+            before = self._shared.is_on(switch)
+            # Written only if it differs: the learner may change file and flag between the reads.
+            if (found := is_on(self._plan.home, switch, before=before)) != before:
+                self._shared.turn(switch, on=found)
         self._look_at_unscanned(now / 1e6)
         if os.getpid() == _FIRST:
             bury_orphans({child.pid for child in self._children.values()})
@@ -828,7 +829,7 @@ class Supervisor:
     def _status(self) -> str:
         total = self._shared.total()
         messages, scanned = total.value("messages"), total.value("scanned")
-        bypass = ", bypassed" if self._shared.bypass else ""
+        bypass = ", bypassed" if self._shared.is_on("bypass") else ""
         return f"{len(self._children)} processes, {messages} messages, {scanned} scanned{bypass}"
 
     # -- new settings -----------------------------------------------------------------------------

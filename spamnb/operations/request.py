@@ -31,34 +31,35 @@ if TYPE_CHECKING:
     from spamnb.operations.home import ModelConfig
     from spamnb.operations.status import Facts
 
-FILE = "bypass"
+Switch = Literal["bypass", "live"]
+"""bypass: all mail is delivered unscanned; live: listeners that only observe mark and file mail"""
+SWITCHES: tuple[Switch, ...] = get_args(Switch)
 
 
-def bypass_is_on(home: Path, *, before: bool | None = None) -> bool:
-    """Return True if the file exists; on a disk error return `before`, or raise if it is None.
+def is_on(home: Path, switch: Switch, *, before: bool | None = None) -> bool:
+    """Whether a switch is on; on a disk error return `before`, or raise if it is None.
 
-    The bypass: while a file exists in the home, all mail is delivered unscanned. A file persists
-    over restarts and works without a running daemon; the supervisor copies it to the shared state
-    each second.
+    A switch is on while a file of its name exists in the home. A file persists over restarts and
+    works without a running daemon; the supervisor copies it to the shared state each second.
     """
     try:
-        return (home / FILE).exists()
+        return (home / switch).exists()
     except OSError as error:
         if before is None:
-            raise refused(error, home / FILE) from error
+            raise refused(error, home / switch) from error
         return before
 
 
-def turn_bypass(home: Path, *, on: bool) -> None:
+def turn(home: Path, switch: Switch, *, on: bool) -> None:
     """Create or remove the file."""
     try:
         if on:
-            (home / FILE).touch(0o600)
+            (home / switch).touch(0o600)
         else:
-            (home / FILE).unlink(missing_ok=True)
+            (home / switch).unlink(missing_ok=True)
     except OSError as error:
         raise StoreAccessError(
-            f"the bypass of {home} cannot be changed: {error.strerror}",
+            f"{home / switch} cannot be changed: {error.strerror}",
             hint="only the home's owner and root can change it",
         ) from error
 
@@ -107,8 +108,8 @@ class AdminDaemon(Protocol):
     def meters(self) -> Meters:
         """Return the counters of all processes."""
 
-    def set_bypass(self, *, on: bool) -> None:
-        """Let all processes deliver mail unscanned, or scan it."""
+    def set_switch(self, switch: Switch, *, on: bool) -> None:
+        """Let all processes see a switch at once."""
 
     def reread_settings(self) -> None:
         """Start to read the settings again."""

@@ -89,8 +89,21 @@ def observation_text(found: Mapping[str, Any]) -> str:
         f"{found['agreed']:,} spam and wanted {found['kept']:,}; {found['missed']:,} others they "
         "called spam"
     )
-    is_enough = found["filed"] >= _FEW_FILED and not found["kept"]
-    return f"{text}; to file junk: spamnb setup --yes --answer act=file" if is_enough else text
+    return f"{text}; to file junk: spamnb live on" if has_shown_enough(found) else text
+
+
+def has_shown_enough(found: Mapping[str, Any]) -> bool:
+    """Whether what a listener only observed is right, so that it can mark and file mail."""
+    return found["filed"] >= _FEW_FILED and not found["kept"]
+
+
+def notices(facts: Mapping[str, Any]) -> list[str]:
+    """Return what the administrator should learn by mail: warnings, and that observing may end."""
+    found = list(facts.get("warnings", ()))
+    observed = facts.get("observing")
+    if observed and has_shown_enough(observed):
+        found.append(f"The newest observed mail: {observation_text(observed)}")
+    return found
 
 
 def _last_learnt(

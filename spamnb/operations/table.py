@@ -10,6 +10,7 @@
     senders domain                                  the list of wanted and unwanted senders
     status, metrics                                 state; metrics in Prometheus format
     bypass  on                                      deliver all mail unscanned            admins
+    live    on                                      let listeners that observe mark mail  admins
     costs   do = choose | take_back, junk_from, at  another threshold of junk             admins
     review  do = list | show | accept | refuse, name                                      admins
     import  format, most, label_ham, label_spam, again, bytes                             admins
@@ -61,10 +62,10 @@ from spamnb.operations.home import ModelConfig, open_model, open_service, read_c
 from spamnb.operations.listings import observation
 from spamnb.operations.request import (
     FEEDBACK,
-    FILE,
     SENDER,
     SENDERS,
     SOURCE,
+    SWITCHES,
     AdminClient,
     AdminDaemon,
     AdminModel,
@@ -73,6 +74,7 @@ from spamnb.operations.request import (
     Caller,
     Field,
     Header,
+    Switch,
     anything,
     boolean,
     feedback_of,
@@ -84,7 +86,7 @@ from spamnb.operations.request import (
     speaker_of,
     target_of,
     text,
-    turn_bypass,
+    turn,
 )
 from spamnb.operations.status import Facts
 from spamnb.policy.senders import warning_of
@@ -96,7 +98,8 @@ from spamnb.timemachine import Preview, PreviewTask, TimeMachine, Wanted
 def gathered(model: AdminModel, daemon: AdminDaemon | None) -> Facts:
     """Return all facts of `status`, with warnings."""
     home = model.config.home
-    facts: Facts = {"home": str(home), "model": None, "fault": model.fault, "bypass": False}
+    facts: Facts = {"home": str(home), "model": None, "fault": model.fault}
+    facts |= dict.fromkeys(SWITCHES, False)
     if daemon is not None:
         empty = {"messages": 0, "bytes": 0}
         facts |= {"clock": "", "review": 0, "quarantine": empty} | daemon.facts()
@@ -104,7 +107,7 @@ def gathered(model: AdminModel, daemon: AdminDaemon | None) -> Facts:
         status.check_home(home)
         facts["free_bytes"] = shutil.disk_usage(home).free
         if daemon is None:
-            facts["bypass"] = (home / FILE).exists()
+            facts |= {switch: (home / switch).exists() for switch in SWITCHES}
         facts["review"] = model.review_queue.count()
         facts["quarantine"] = status.quarantine_size(model.config.quarantine or home / "quarantine")
         if daemon is not None:
@@ -491,13 +494,13 @@ def _metrics(admin: Administration, _: AdminRequest, __: Header) -> AdminRespons
 # --- maintenance ---------------------------------------------------------------------------------
 
 
-def _bypass(admin: Administration, _: AdminRequest, fields: Header) -> AdminResponse:
-    """Turn the bypass on or off; a file in the home keeps it over a restart."""
-    turn_bypass(admin.model.config.home, on=fields["on"])
+def _turn(switch: Switch, admin: Administration, _: AdminRequest, fields: Header) -> AdminResponse:
+    """Turn a switch on or off; a file in the home keeps it over a restart."""
+    turn(admin.model.config.home, switch, on=fields["on"])
     if admin.daemon is not None:
-        admin.daemon.set_bypass(on=fields["on"])
+        admin.daemon.set_switch(switch, on=fields["on"])
     admin.forget_facts()
-    return AdminResponse({"bypass": fields["on"]})
+    return AdminResponse({switch: fields["on"]})
 
 
 def _import(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
@@ -617,7 +620,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "scores": Operation(_scores, "admins", SOURCE | {"ham": anything, "spam": anything}),
     "status": Operation(_status),
     "metrics": Operation(_metrics),
-    "bypass": Operation(_bypass, "admins", {"on": boolean}),
+    "bypass": Operation(partial(_turn, "bypass"), "admins", {"on": boolean}),
+    "live": Operation(partial(_turn, "live"), "admins", {"on": boolean}),
     "costs": Operation(_costs, "admins", COSTS),
     "review": Operation(_review, "admins", {"do": text, "name": text}),
     "import": Operation(_import, "admins", SOURCE | DUMP),

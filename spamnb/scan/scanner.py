@@ -187,6 +187,8 @@ class ScannerDeps:
     offload: Offload
     traps: Traps | None
     bypassed: Callable[[], bool]
+    live: Callable[[], bool]
+    """whether listeners that observe mark and file mail; not those behind another filter"""
     call_soon: Callable[[Callable[[], None]], object]
     """runs a callable after those that are already scheduled, such as loop.call_soon"""
     run_in_thread: Callable[[Callable[[], Any], Callable[[Any], None]], None]
@@ -281,7 +283,8 @@ class Scanner:
 
     def _submit(self, request: ScanRequest, done: Done, *, advised: bool) -> StopScan:
         own, now = self._own_by(request), time.perf_counter()
-        observed: Observed | None = "listener" if self._policy.observe else own
+        only_observes = self._policy.observe and (self._policy.other or not self._deps.live())
+        observed: Observed | None = "listener" if only_observes else own
         pending = _PendingScan(
             request, done, own is not None, observed, advised, now, *self._placed(request)
         )

@@ -391,6 +391,9 @@ SERVING: tuple[Setting, ...] = (
         "The server that delivers these mails. It must not pass them to spamnb."),
     Setting("digest.sender", TEXT,
         "Sender of these mails, such as postmaster@example.org."),
+    Setting("digest.admin", TEXT,
+        "Address that gets each new warning of `spamnb status` by mail, and that a listener which "
+        "only observes can mark mail. Empty: none. This needs the console."),
     Setting("digest.links", choice("act", "login"),
         "Where the links in these mails lead. act: to one message, which the recipient of the mail "
         "can release without a login. login: to the login page."),

@@ -468,6 +468,8 @@ class DigestPlan(NamedTuple):
     smtp: str = ""
     sender: str = ""
     links: DigestLinks = "act"
+    admin: str = ""
+    """who gets new warnings by mail; empty: nobody"""
 
     @property
     def minute(self) -> int:
@@ -477,17 +479,20 @@ class DigestPlan(NamedTuple):
 
 
 def digest_plan(
-    at: str = "", smtp: str = "", sender: str = "", links: DigestLinks = "act"
+    at: str = "", smtp: str = "", sender: str = "", links: DigestLinks = "act", admin: str = ""
 ) -> DigestPlan:
     """Return the section. Failure: SettingsError if it is not complete."""
+    sends = at or admin
     if at and _TIME.fullmatch(at) is None:
         raise SettingsError(f"{at!r} is not a time of the day", hint="such as 07:00")
-    if at and not smtp:
+    if sends and not smtp:
         raise SettingsError("digest.smtp is missing", hint="the server that delivers digests")
-    if at and ADDRESS.fullmatch(sender) is None:
+    if admin and ADDRESS.fullmatch(admin) is None:
+        raise SettingsError(f"digest.admin {admin!r} is not an address")
+    if sends and ADDRESS.fullmatch(sender) is None:
         raise SettingsError(f"digest.sender {sender!r} is not an address",
                             hint="such as postmaster@example.org")  # fmt: skip
-    return DigestPlan(at, smtp, sender, links)
+    return DigestPlan(at, smtp, sender, links, admin)
 
 
 Unproven = Literal["review", "refuse", "learn"]

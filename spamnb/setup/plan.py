@@ -156,7 +156,7 @@ class Plan:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is to be done."""
-        return not any(stage.edits for stage in self.stages)
+        return not any(stage.edits or stage.activate for stage in self.stages)
 
 
 def read(path: Path) -> str | None:

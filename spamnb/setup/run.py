@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spamnb.errors import UserError
+from spamnb.operations.request import is_on
 from spamnb.settings import home_of
 from spamnb.settings.schema import Settings
 from spamnb.setup import dovecot as dovecot_part
@@ -91,6 +92,8 @@ class Found(NamedTuple):
     is_served: bool
     """a daemon answers"""
     has_systemd: bool
+    is_live: bool
+    """listeners that observe mark mail, by order of the administrator"""
     listen: str = ""
     """the address that the administrator wants for spamnb; empty: a free port, or a socket"""
 
@@ -105,7 +108,7 @@ def usual(found: Found) -> Answers:
     has_no_moves = "spamnb-junk.sieve" in scripts and "spamnb-to-junk.sieve" not in scripts
     return Answers(
         teach="none" if has_no_moves else "moves",
-        act="file" if any(not one.observe for one in listening) else "observe",
+        act="file" if found.is_live or any(not one.observe for one in listening) else "observe",
         persons="yes" if settings.persons.enabled else "no",
         console="yes" if settings.console.address else "no",
     )
@@ -141,6 +144,7 @@ def look(config: Path, settings: Settings, options: Argv, places: Places) -> Fou
         notes=tuple(notes),
         is_served=run((*OWN, *options, "status", "--json")).code == 0,
         has_systemd=Path("/run/systemd/system").is_dir(),
+        is_live=is_on(home_of(settings), "live", before=False),
     )
 
 
@@ -252,10 +256,11 @@ def _own_stage(found: Found, answers: Answers, address: str, notes: list[str]) -
         tables["console"] = {"address": _CONSOLE}
     made = own_settings.wanted(found.config, tables)
     notes += made.notes
-    if made.edit is None:
-        return None
     own = (*OWN, *found.options)
-    activate = reload = ((*own, "reload"),)
+    observe = ((*own, "live", "off"),) if found.is_live and answers.act == "observe" else ()
+    if made.edit is None:
+        return Stage("spamnb", activate=observe) if observe else None
+    activate = reload = (*observe, (*own, "reload"))
     if not found.is_served and found.has_systemd:
         activate = (("systemctl", "enable", "--now", "spamnb"),)
         reload = (("systemctl", "disable", "--now", "spamnb"),)

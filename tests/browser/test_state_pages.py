@@ -56,6 +56,18 @@ def test_the_status_has_the_facts_of_the_command(site, browser):
         assert pids == [str(one["pid"]) for one in told["processes"]]
 
 
+def test_the_page_ends_the_marks_of_observing_listeners(site, browser):
+    """What `spamnb live on` began ends by a button."""
+    where = (site.home, "--config", str(site.config))
+    spamnb(*where, "live", "on")
+    until(lambda: spamnb(*where, "status", "--json").json[0]["live"], "the switch")
+    with seen(site, browser, "/status") as (_, page):
+        page.get_by_text("they mark and file mail").wait_for()
+        page.get_by_role("button", name="Only observe again").click()
+        page.locator("#notices").get_by_text("only observed").wait_for()
+    assert not (site.home / "live").exists()
+
+
 def test_scanning_is_turned_off_and_on(site, browser):
     """Mail passes unscanned meanwhile, and the page warns of it."""
     with seen(site, browser, "/status") as (_, page):

@@ -105,6 +105,7 @@ BODIES = {
     "apply_preview": {"expect": 1},
     "list_sender": {"word": "wanted", "sender": "news@x.example"},
     "bypass": {"on": False},
+    "live": {"on": False},
     "undo_selected": {"since": "2100-01-01T00:00:00Z", "last_event": 1},
 }
 QUERIES = {

@@ -20,6 +20,7 @@ from spamnb.console.digest import (
     MOST,
     MOST_TRIES,
     RETRY_S,
+    AdminMail,
     DigestEntry,
     DigestHead,
     Digests,
@@ -328,9 +329,78 @@ sender = "postmaster@example.org"
     assert mail["From"] == "postmaster@example.org"
 
 
+class Admin:
+    """What the administrator gets while the daemon's state is `facts`."""
+
+    def __init__(self, home, smtp):
+        self.facts = {"warnings": []}
+        site = SimpleNamespace(ask=lambda _: SimpleNamespace(header={"status": self.facts}))
+        plan = DigestPlan("", smtp, "postmaster@example.org", admin="admin@example.org")
+        self.sending = DigestSending(site, plan, URL, ())
+        self.home, self.now = home, 1e9
+        self.again()
+
+    def again(self):
+        """As after a restart of the daemon."""
+        self.mail = AdminMail(self.home, lambda _: None)
+
+    def after(self, seconds, *warnings):
+        """Look after so many seconds; return whether a mail was sent."""
+        self.now += seconds
+        self.facts["warnings"] = list(warnings)
+        return self.mail.send_due(self.sending, self.now)
+
+
+HOUR = 3600
+
+
+def test_the_administrator_gets_each_warning_once(tmp_path, sink):
+    """Also over a restart, also if its numbers change; what came back is new again."""
+    admin = Admin(tmp_path, sink.address)
+    assert not admin.after(0)
+    assert admin.after(HOUR, "3 corrections wait", "bypass is on")
+    assert "* 3 corrections wait" in sink.messages[0].decode()
+    admin.again()
+    assert not admin.after(7 * HOUR, "4 corrections wait", "bypass is on")
+    assert not admin.after(HOUR, "4 corrections wait")
+    assert admin.after(HOUR, "4 corrections wait", "bypass is on")
+    assert len(sink.messages) == 2
+    assert "corrections wait" not in sink.messages[1].decode()
+
+
+def test_warnings_that_come_and_go_do_not_fill_the_mailbox(tmp_path, sink):
+    """There is one mail in six hours; what lasts is in the next one."""
+    admin = Admin(tmp_path, sink.address)
+    assert admin.after(0, "one")
+    assert not admin.after(HOUR, "two")
+    assert not admin.after(1, "two")
+    assert admin.after(5 * HOUR, "two")
+
+
+def test_a_server_that_is_away_delays_the_warnings(tmp_path, sink):
+    """They are sent later, and are not taken for sent."""
+    admin = Admin(tmp_path, "127.0.0.1:1")
+    with pytest.raises(PeerError):
+        admin.after(0, "one")
+    plan = admin.sending.plan._replace(smtp=sink.address)
+    admin.sending = admin.sending._replace(plan=plan)
+    assert admin.after(HOUR, "one")
+
+
+@pytest.mark.parametrize(("kept", "is_told"), [(0, True), (1, False)])
+def test_the_administrator_learns_that_observing_may_end(tmp_path, sink, kept, is_told):
+    """If enough would have been filed, and users wanted none of it."""
+    admin = Admin(tmp_path, sink.address)
+    counts = {"messages": 1204, "filed": 310, "agreed": 12, "kept": kept, "missed": 0}
+    admin.facts["observing"] = counts
+    assert admin.after(0) == is_told
+    assert is_told == any("spamnb live on" in raw.decode() for raw in sink.messages)
+
+
 @pytest.mark.parametrize(
     "given",
     [
+        {"admin": "admin@example.org"}, {"admin": "x", "smtp": "127.0.0.1:25", "sender": "a@b.c"},
         {"at": "7:00"}, {"at": "24:00"}, {"at": "07:60"}, {"at": "07:00"},
         {"at": "07:00", "smtp": "127.0.0.1:25"},
         {"at": "07:00", "smtp": "127.0.0.1:25", "sender": "a\r\nb@example.org"},

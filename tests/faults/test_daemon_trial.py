@@ -54,6 +54,38 @@ def messages(label, start, stop):
         yield ident, b"Message-ID: %b\n" % ident.encode() + b"".join(others)
 
 
+def marked(daemon, home, number):
+    """Send spam; whether it arrived with the verdict."""
+    ident, raw = next(messages("spam", number, number + 1))
+    send(daemon, raw)
+    (copy,) = until(lambda: delivered(home, ident), "the message")
+    return b"X-Spamnb-Verdict" in copy
+
+
+def test_live_marks_what_was_only_observed(site, home):
+    """`spamnb live on` holds immediately and over a restart, until `spamnb live off`."""
+    daemon, config = site()
+
+    def run(*words):
+        return forked(home / "home", "--config", config, *words).out
+
+    assert not marked(daemon, home, 1)
+    assert "mark and file" in run("live", "on")
+    until(lambda: '"live": true' in run("status", "--json"), "the switch")
+    assert marked(daemon, home, 2)
+    assert "spamnb live off" in run("status")
+    assert "only observe" in run("live", "off")
+    until(lambda: '"live": false' in run("status", "--json"), "the switch")
+    assert not marked(daemon, home, 3)
+
+
+def test_live_marks_nothing_behind_another_filter(site, home):
+    """There the mail has the marks of that filter."""
+    (home / "home" / "live").touch()
+    daemon, _ = site('other = "spamassassin"\n')
+    assert not marked(daemon, home, 1)
+
+
 def test_the_marks_of_the_filter_in_front_are_reported(site, home):
     """They reach the mailbox unchanged, and the report has the same counts as was sent."""
     daemon, config = site('other = "spamassassin"\n')

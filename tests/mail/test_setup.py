@@ -76,12 +76,18 @@ def test_from_bare_to_filed_and_taught(site):
 
 
 def test_observing_first_and_filing_later(site):
-    """By default mail is scanned without marks; a second run changes only the answer."""
+    """By default mail is scanned without marks, until `spamnb live on` or another answer."""
     done_by(site.setup("--yes"))
     spam = site.send("spam")
     assert b"X-Spam-Flag" not in site.arrives(spam)
     until(lambda: spam.strip("<>") in site.daemon.spamnb("history", "--json"), "the verdict")
     assert "observing" in site.daemon.spamnb("status")
+    site.daemon.spamnb("live", "on")
+    until(lambda: '"live": true' in site.daemon.spamnb("status", "--json"), "the switch")
+    assert b"X-Spam-Flag: YES" in site.arrives(site.send("spam"), ".Junk")
+    assert "live off" in done_by(site.setup("--yes", "--answer", "act=observe"))
+    until(lambda: '"live": false' in site.daemon.spamnb("status", "--json"), "the switch")
+    assert b"X-Spam-Flag" not in site.arrives(site.send("spam"))
     changed = json.loads(done_by(site.setup("--yes", "--json", "--answer", "act=file")))
     assert [Path(one["path"]).name for one in changed["files"]] == ["spamnb.toml"]
     assert b"X-Spam-Flag: YES" in site.arrives(site.send("spam"), ".Junk")

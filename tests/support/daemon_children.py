@@ -54,7 +54,7 @@ def _answer(connection, start, shared, level):
     if word.startswith("crasher "):
         level = shared.is_known_crasher(bytes.fromhex(word[8:]))
     if word == "bypass":
-        level = shared.bypass
+        level = shared.is_on("bypass")
     if word == "restarts":
         level = shared.total().value("restarts")
     if word == "variables":

@@ -101,6 +101,7 @@ def scanner_deps(model_session, **around):
         "offload": ScanHere(model_session),
         "traps": None,
         "bypassed": lambda: False,
+        "live": lambda: False,
         "call_soon": lambda run: run(),
         "run_in_thread": lambda work, then: then(work()),
         "meters": Meters(),

@@ -25,7 +25,7 @@ from spamnb.daemon.supervisor import (
     SupervisorChannel,
 )
 from spamnb.errors import StoreError, UserError
-from spamnb.operations.request import bypass_is_on
+from spamnb.operations.request import is_on
 from spamnb.settings.schema import LogSettings
 
 LOOPBACK = BindAddress("127.0.0.1", 0)
@@ -373,10 +373,10 @@ def test_a_repeated_message_of_a_library_is_logged_once_a_second(tmp_path):
 def test_an_unreadable_bypass_file_changes_no_bypass():
     """An unreadable file counts as before; the supervisor, which reads it each second, goes on."""
     nowhere = Path("/" + "x" * 300)
-    assert bypass_is_on(nowhere, before=True)
-    assert not bypass_is_on(nowhere, before=False)
+    assert is_on(nowhere, "bypass", before=True)
+    assert not is_on(nowhere, "bypass", before=False)
     with pytest.raises(StoreError, match="too long"):
-        bypass_is_on(nowhere)
+        is_on(nowhere, "bypass")
 
 
 # --- states for systemd ---------------------------------------------------------------------------

@@ -124,13 +124,15 @@ def test_a_short_digest_is_not_the_empty_place(shared):
     assert shared.in_flight(2) == [b"\1" * 16]
 
 
-def test_the_bypass_is_one_switch_for_all(shared):
-    """Bypass turned in one process is seen in all others."""
-    assert not shared.bypass
-    elsewhere(shared, "shared.bypass = True")
-    assert shared.bypass
-    shared.bypass = False
-    assert not shared.bypass
+@pytest.mark.parametrize(("switch", "other"), [("bypass", "live"), ("live", "bypass")])
+def test_a_switch_is_one_for_all(shared, switch, other):
+    """A switch that one process turns is seen in all others; the other switch stays."""
+    assert not shared.is_on(switch)
+    elsewhere(shared, f"shared.turn({switch!r}, on=True)")
+    assert shared.is_on(switch)
+    assert not shared.is_on(other)
+    shared.turn(switch, on=False)
+    assert not shared.is_on(switch)
 
 
 def test_a_shared_of_another_version_is_refused():
