@@ -301,6 +301,9 @@ class Planner:
         """Return whether a label that the store has needs further steps."""
         if live.folded or live.seq > journal.stored or not request.again:
             return False
+        event = journal.view.event(live.seq)
+        if event is not None and abs(request.time_us - event.time_us) < request.pause_us:
+            return False
         return self._is_doubted(journal.view, request)
 
     def _rehearsals(

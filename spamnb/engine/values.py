@@ -124,6 +124,8 @@ class Learn(NamedTuple):
     again: bool = False
     """take further steps if the message has this label already, but the stored model, as it was
     before the batch, still classifies it otherwise"""
+    pause_us: int = 0
+    """no further steps within this time after the label: it is one act of the user"""
 
 
 class Forget(NamedTuple):

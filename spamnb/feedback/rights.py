@@ -297,14 +297,18 @@ class ChannelPolicy:
     careful: bool = False
     """a label that contradicts a high-confidence verdict is queued for review"""
     admins_only: bool = False
+    pause_s: float = 0.0
+    """a label that is repeated within this time says nothing new"""
 
 
+# For one click, mail programs set a keyword and move the message (docs/mail-programs.md).
+_MAILBOX = ChannelPolicy(pause_s=60)
 CHANNEL_POLICIES: dict[str, ChannelPolicy] = {
     "cli": ChannelPolicy(),
     "api": ChannelPolicy(),
     "address": ChannelPolicy(),
-    "imap": ChannelPolicy(),
-    "maildir": ChannelPolicy(),
+    "imap": _MAILBOX,
+    "maildir": _MAILBOX,
     # A report of an unknown user, forwarded by an unverified provider.
     "arf": ChannelPolicy(weight=0.5, immediate=False, careful=True),
     # No user has seen a trap's mail, and a sender that knows a trap can send any message to it.

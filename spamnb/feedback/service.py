@@ -249,7 +249,8 @@ class FeedbackService:
         if label:
             source = source._replace(immediate=policy.immediate)
             index, now = self.model.label(label), now_us()
-            requests = [Learn(example, index, source, now, again=policy.immediate)]
+            pause_us = round(policy.pause_s * 1e6)
+            requests = [Learn(example, index, source, now, policy.immediate, pause_us)]
         else:
             requests = [Forget(example.digest, one, now_us()) for one in self._all(source, example)]
         receipts = self.model.teach(requests, scored=True)
