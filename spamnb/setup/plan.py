@@ -132,6 +132,8 @@ class MailServer(NamedTuple):
     """for which it accepts mail, as far as they stand in its settings"""
     problems: tuple[str, ...] = ()
     """why setup does not edit its settings"""
+    other: str = ""
+    """the spam filter that marks mail before spamnb sees it; empty if there is none"""
     smtp: str = ""
     """host:port at which it takes mail from other servers; empty if that is not known"""
     is_running: bool = True

@@ -18,6 +18,8 @@ from spamnb.setup.plan import FileEdit, MailServer, Stage, asked, domains_in, is
 
 _BLOCK = "smtpd_milters"
 _DELIVERY = ("virtual_transport", "mailbox_transport", "mailbox_command", "transport_maps")
+_FILTERS = {"rspamd": r"rspamd|:11332\b", "spamassassin": "spamass"}
+"""milters that mark spam: their sockets and usual ports"""
 _OWN_MILTERS = re.compile(r"^(\S+)/inet/smtpd_milters\s*=\s*(.*)$", re.MULTILINE)
 _PROXY = re.compile(r"^(\S+)/(?:inet|pass)/smtpd_proxy_filter\s*=\s*\S", re.MULTILINE)
 
@@ -52,6 +54,7 @@ def find(folder: Path | None) -> MailServer | None:
         host=expanded["myhostname"],
         domains=domains_in(f"{expanded['mydestination']} {expanded['virtual_mailbox_domains']}"),
         problems=tuple(problems),
+        other=next((name for name, known in _FILTERS.items() if re.search(known, milters)), ""),
         files_junk=uses_dovecot,
         is_running=is_running,
         smtp=_smtp(asked("postconf", "-c", str(named), "-M")),

@@ -193,6 +193,10 @@ def _notes_of(server: MailServer, answers: Answers, *, has_dovecot: bool) -> Ite
             f"{server.name} does not seem to deliver through Dovecot, so marked mail stays in the "
             "inbox"
         )
+    if server.other and answers.act == "observe":
+        yield f"{server.other} goes on marking mail: `spamnb trial report` compares both filters"
+    elif server.other:
+        yield f"{server.other} marks mail, too: take it out of {server.name} (docs/switching.md)"
     if not server.is_running:
         yield f"{server.name} does not run: it asks spamnb after its start"
     if answers.teach == "moves" and not has_dovecot:
@@ -283,8 +287,11 @@ def _listener(
     if any(one.get("protocol") == protocol and not one.get("border") for one in there.values()):
         return {}
     keys: dict[str, Any] = {"protocol": protocol, "address": address}
-    observe = {"observe": True} if answers.act == "observe" else {}
-    return {f"listener.{protocol}": keys | observe}
+    if answers.act == "observe":
+        keys["observe"] = True
+        if found.server is not None and found.server.other:
+            keys["other"] = found.server.other
+    return {f"listener.{protocol}": keys}
 
 
 def test_command(found: Found, address: str) -> Argv:

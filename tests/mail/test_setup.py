@@ -400,6 +400,29 @@ def test_a_postfix_that_setup_leaves(tmp_path, text, master, why):
     assert "smtpd_milters = inet:127.0.0.1:" in notes
 
 
+@pytest.mark.parametrize(
+    ("milters", "act", "other", "note"),
+    [
+        ("inet:localhost:11332", "observe", "rspamd", "spamnb trial report"),
+        ("unix:/run/spamass/spamass.sock", "observe", "spamassassin", "spamnb trial report"),
+        ("inet:localhost:11332", "file", "", "marks mail, too"),
+        ("inet:localhost:8891", "observe", "", ""),
+    ],
+)
+def test_another_filter_in_front(tmp_path, milters, act, other, note):
+    """Its marks stay while spamnb observes; then only one filter may mark mail."""
+    folder = postfix_folder(tmp_path, f"smtpd_milters = {milters}\n")
+    result = forked(
+        tmp_path / "home", "--config", tmp_path / "spamnb.toml", "setup", "--plan", "--json",
+        "--answer", f"act={act}", "--postfix", folder,
+    )  # fmt: skip
+    plan = json.loads(done_by(result))
+    diffs = "".join(one["diff"] for one in plan["files"])
+    assert (f'other = "{other}"' in diffs) == bool(other)
+    assert note in " ".join(plan["notes"])
+    assert bool(note) == any(word in " ".join(plan["notes"]) for word in ("marks", "marking"))
+
+
 IN_23 = pytest.mark.skipif(
     bool(dovecot_versions.missing()) or dovecot_versions.version() != "2.3",
     reason="these settings are those of Dovecot 2.3",
