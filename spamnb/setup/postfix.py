@@ -99,11 +99,13 @@ def _stage(folder: Path, milters: str, address: str) -> Stage | None:
     if text == clean and milter in re.split(r"[\s,]+", milters):
         return None
     after = _with_milter(clean, _others(milters, milter), milter)
+    if after == text:
+        return None
     control = ("postfix", "-c", str(folder))
     reload = ((*control, "reload"),) if _is_running(folder) else ()
     return Stage(
         program="Postfix",
-        edits=(FileEdit(path, text, after),) if after != text else (),
+        edits=(FileEdit(path, text, after),),
         checks=((*control, "check"),),
         verify=lambda: _fault(folder, milter),
         activate=reload,

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from support.docs_snippets import snippet
-from support.dovecot import Person, move
 from support.exim import CONF, PROGRAM, Exim, needs_scanning_exim
 from support.namespaces import needs_mounts
-from support.postfix import PEOPLE, PROJECT, needs_rig
+from support.postfix import PROJECT, needs_rig
 from support.setup_site import Site, done_by
 from support.waiting import until
 
@@ -118,16 +117,9 @@ def test_from_bare_to_filed_and_taught(site):
 
     changed = json.loads(done_by(site.setup("--yes", "--json", "--answer", "act=file")))
     assert [Path(one["path"]).name for one in changed["files"]] == ["spamnb.toml"]
-    spam = site.send("spam")
-    assert b"X-Spam-Flag: YES" in site.arrives(spam, ".Junk")
+    spam = until(site.files_spam, what="the new settings in the worker")
     assert b"label=ham" in site.arrives(site.send("ham"))
-    alice = Person(site.rig, PEOPLE[0])
-    with alice.imap:
-        alice.imap.select("Junk")
-        number = alice.imap.search(None, "HEADER", "Message-ID", spam)[1][0].split()[-1].decode()
-        move(alice.imap, number, "INBOX")
-    until(lambda: '"ham"' in site.daemon.spamnb("journal", "--channel", "imap", "--json"),
-          what="the label of the move")  # fmt: skip
+    site.moves_out_of_junk(spam)
 
     output = done_by(site.setup("--yes", "--test", "alice@example.org", "--json"))
     test = json.loads(output)["test"]

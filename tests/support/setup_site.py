@@ -5,7 +5,8 @@ import json
 import re
 from pathlib import Path
 
-from support.postfix import PROJECT, Daemon, Rig
+from support.dovecot import Person, move
+from support.postfix import PEOPLE, PROJECT, Daemon, Rig
 from support.waiting import until
 
 SAMPLE = PROJECT / "corpora" / "sample"
@@ -94,6 +95,27 @@ class Site:
         """Wait for a message of Alice; return it."""
         until(lambda: self.rig.delivered("alice", message_id, folder), f"mail in {folder}")
         return self.rig.delivered("alice", message_id, folder)[0]
+
+    def files_spam(self):
+        """Send spam; return its Message-ID if it came into Junk, with the mark."""
+        name = self.send("spam")
+
+        def arrived():
+            found = {one: self.rig.delivered("alice", name, one) for one in ("", ".Junk")}
+            return found if any(found.values()) else None
+
+        in_junk = until(arrived, "the message")[".Junk"]
+        return name if in_junk and b"X-Spam-Flag: YES" in in_junk[0] else ""
+
+    def moves_out_of_junk(self, message_id):
+        """Alice moves a message from Junk to the inbox; wait for the label."""
+        alice = Person(self.rig, PEOPLE[0])
+        with alice.imap as imap:
+            imap.select("Junk")
+            found = imap.search(None, "HEADER", "Message-ID", message_id)[1][0].split()
+            move(imap, found[-1].decode(), "INBOX")
+        until(lambda: '"ham"' in self.daemon.spamnb("journal", "--channel", "imap", "--json"),
+              what="the label of the move")  # fmt: skip
 
     def start(self):
         """Start the daemon and the mail server."""
