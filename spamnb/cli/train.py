@@ -225,13 +225,24 @@ def _accounts(session: CliSession, names: tuple[str, ...]) -> Iterator[tuple[str
 
 
 @contextmanager
+def _private_folder() -> Iterator[str]:
+    """A folder for this command alone, deleted by root: the command may act as another user then."""
+    folder = TemporaryDirectory(prefix="spamnb-")
+    try:
+        yield folder.name
+    finally:
+        with as_root():
+            folder.cleanup()
+
+
+@contextmanager
 def _copied(users: list[tuple[str, _Opened]], *, is_shown: bool) -> Iterator[list[_Copy]]:
     """Copy the mail of mailboxes into a folder that is deleted afterwards."""
     from spamnb.imap.client import StopSignal
     from spamnb.imap.old_mail import KINDS, OldMail, copy_mail
 
     copies = []
-    with TemporaryDirectory(prefix="spamnb-") as work, closing(StopSignal()) as stop:
+    with _private_folder() as work, closing(StopSignal()) as stop:
         for number, (user, opened) in enumerate(users):
             folder = Path(work, str(number))
             for kind in KINDS:

@@ -121,6 +121,14 @@ def test_the_mail_that_users_have_sorted_is_learnt(site):
     assert "3 learnt" in output
     assert "1 correspondents" in output
     assert "3 already known" in site.daemon.spamnb(*learn)
+    copies = Path(tempfile.gettempdir())
+    with tempfile.TemporaryDirectory() as folder:  # a home of another user, as in an installation
+        home = Path(folder, "home")
+        home.mkdir()
+        for path in (Path(folder), home):
+            os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
+        assert "3 learnt" in done_by(forked(home, *learn))
+        assert not list(copies.glob("spamnb-*/0"))
     subjects = site.daemon.command("train", "--mailbox", "x", "--mailbox-program", "false")
     assert subjects.code == 4
     assert "Traceback" not in subjects.err
