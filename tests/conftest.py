@@ -72,7 +72,10 @@ SLOW = frozenset({
     "mail/test_milter_socket.py",
     "mail/test_persons.py",
     "mail/test_pipes.py",
+    "mail/test_mail_programs.py",
     "mail/test_setup.py",
+    "mail/test_setup_exim.py",
+    "mail/test_setup_opensmtpd.py",
     "mail/test_soak.py",
     "mail/test_storm.py",
     "mail/test_suites.py",
@@ -145,7 +148,12 @@ FULL = frozenset({
                    "test_the_daemon_is_down")),
     "mail/test_milter_faults.py::test_a_worker_is_killed_in_a_scan[back-250]",
     "mail/test_milter_faults.py::test_connections_beyond_the_limit[mx-451]",
+    *(f"mail/test_mail_programs.py::test_the_button_teaches_once[{program}]"
+      for program in ("Thunderbird without MOVE junk", "Apple Mail not junk", "K-9 junk",
+                      "K-9 not junk", "Outlook not junk")),
     "mail/test_setup.py::test_a_test_message_is_sent_and_moved",
+    *(f"mail/test_setup_exim.py::test_settings_of_debian[{layout}]"
+      for layout in ("split with an own ACL", "one template")),
     *(f"mail/test_setup.py::test_settings_of_dovecot[{name}-one file]"
       for name in ("sieve is on", "other plugins", "another sieve_before", "one owner", "dots",
                    "another junk folder")),
@@ -154,6 +162,8 @@ FULL = frozenset({
     "mail/test_suites.py::test_an_observer_before_the_filter_of_the_suite_keeps_its_marks[Mailu]",
     "test_getting_started.py::test_every_command_works_in_a_fresh_clone",
     "test_install.py::test_a_run_without_network_blocks_neither_the_next_nor_the_removal",
+    *(f"test_scripts.py::test_it_runs_to_its_end[bench/{name}]"
+      for name in ("fleet_capacity", "identity")),
     "test_site.py::test_a_broken_page_is_reported",
     "test_site.py::test_it_is_the_same_each_time",
     "unit/test_bulk_scoring.py::test_deep_folders_and_many_clues_cannot_stop_the_workers",

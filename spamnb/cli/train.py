@@ -226,7 +226,7 @@ def _accounts(session: CliSession, names: tuple[str, ...]) -> Iterator[tuple[str
 
 @contextmanager
 def _private_folder() -> Iterator[str]:
-    """A folder for this command alone, deleted by root: the command may act as another user then."""
+    """A folder for this command, deleted by root: the command may act as another user then."""
     folder = TemporaryDirectory(prefix="spamnb-")
     try:
         yield folder.name
