@@ -443,28 +443,24 @@ class LearnerState:
     def facts(self) -> Facts:
         shared = self._shared
         reads = any(one.role == "imap" for one in shared.statuses())
-        return (
-            {
-                "up_s": round(shared.up_s, 1),
-                "processes": [
-                    _process(one) for one in shared.statuses() if one.state != ProcessState.EMPTY
-                ],
-                "counters": as_dict(shared.total()),
-                "bypass": shared.is_on("bypass"),
-                "live": shared.is_on("live"),
-                "lately": unscanned.facts_of(shared.lately) | {"alarm": shared.alarm},
-                "spool": {
-                    "waiting": sum(spool.waiting() for spool in self._spools),
-                    "set_aside": sum(spool.set_aside for spool in self._spools),
-                },
-                "moves_failed": sum(spool.failed() for spool in self._spools),
-                "mailboxes_away": [one._asdict() for one in self._away.found() if reads],
-                "webhooks": read_standings(self._holder.config.home),
-                "spool_problems": self._spool_problems(),
-            }
-            | {"bypass": shared.is_on("bypass"), "live": shared.is_on("live")}
-            | self._follower.facts()
-        )
+        return {
+            "up_s": round(shared.up_s, 1),
+            "processes": [
+                _process(one) for one in shared.statuses() if one.state != ProcessState.EMPTY
+            ],
+            "counters": as_dict(shared.total()),
+            "bypass": shared.is_on("bypass"),
+            "live": shared.is_on("live"),
+            "lately": unscanned.facts_of(shared.lately) | {"alarm": shared.alarm},
+            "spool": {
+                "waiting": sum(spool.waiting() for spool in self._spools),
+                "set_aside": sum(spool.set_aside for spool in self._spools),
+            },
+            "moves_failed": sum(spool.failed() for spool in self._spools),
+            "mailboxes_away": [one._asdict() for one in self._away.found() if reads],
+            "webhooks": read_standings(self._holder.config.home),
+            "spool_problems": self._spool_problems(),
+        } | self._follower.facts()
 
     def meters(self) -> Meters:
         return self._shared.total()

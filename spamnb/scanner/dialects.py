@@ -376,6 +376,7 @@ TEMPORARY: Final = (75, "EX_TEMPFAIL")
 NO_PERMISSION: Final = (77, "EX_NOPERM")
 PONG: Final = b"SPAMD/1.5 0 PONG\r\n"
 OK: Final = b"SPAMD/1.1 0 EX_OK\r\n"
+_LINE_CHARACTERS: Final = 998
 SCANNED: Final = ("CHECK", "SYMBOLS", "REPORT", "REPORT_IFSPAM", "PROCESS", "HEADERS")
 _REWRITES: Final = ("PROCESS", "HEADERS")
 _WITH_LENGTH: Final = (1, 3)
@@ -427,10 +428,15 @@ def _old_rspamd(request: ClientRequest, result: ScanResult, report: ScanReport) 
         f"Action: {report.action}",
         *(f"Symbol: {name}({score:.1f})" for name, (score, _) in report.symbols().items()),
         f"Message-ID: {message_id_in(header_of(request))}",
-        # A line that continues a field would be a field of its own in Exim's report.
-        *(f"{name}: {text}" for name, text in result.add if "\n" not in text),
+        # A line that continues a field would be a field of its own in Exim's report, and by default
+        # Exim passes no line on that is longer than 998 characters.
+        *(line for line in map(_unfolded, result.add) if len(line) <= _LINE_CHARACTERS),
     ]
     return "\r\n".join([*lines, "", ""]).encode("ascii", "replace")
+
+
+def _unfolded(field: tuple[str, str]) -> str:
+    return f"{field[0]}: {' '.join(field[1].split())}"
 
 
 def _nothing(_request: ClientRequest, _result: ScanResult, _report: ScanReport) -> bytes:

@@ -14,6 +14,7 @@ asks another scanner already is left alone.
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from functools import partial
 from pathlib import Path
@@ -81,7 +82,7 @@ def find(file: Path | None) -> MailServer | None:
     if place is None:
         problems.append(f"acl_smtp_data is not the name of an ACL in {path}")
     pid_file = Path(_value(exim, "pid_file_path") or "/run/exim4/exim.pid")
-    is_running = is_alive(pid_file)
+    is_running = is_alive(pid_file, "exim")
     listed = re.findall(r"(?m)^\s*domainlist\s+local_domains\s*=\s*(.*)$", whole)
     return MailServer(
         name="Exim",
@@ -158,8 +159,8 @@ def _stage(exim: Argv, place: _Place, pid_file: Path, address: str) -> Stage | N
         return None
     generate = () if place.label else (_GENERATE,)
     # The pid differs after a restart, so the shell reads it when the command runs.
-    hangup = ("sh", "-c", f"kill -HUP $(cat {pid_file})")
-    activate = (hangup,) if is_alive(pid_file) else ()
+    hangup = ("sh", "-c", f"kill -HUP $(cat {shlex.quote(str(pid_file))})")
+    activate = (hangup,) if is_alive(pid_file, "exim") else ()
     return Stage(
         program="Exim",
         edits=changed,

@@ -152,9 +152,12 @@ def _with_filter(text: str, program: str) -> str:
     """The settings with the filter; changed from the end, so that numbers of lines stay right."""
     listeners = _outer(_statements(text))
     changed: list[tuple[_Statement, list[str]]] = []
+    defined = set[str]()
     for one in _statements(text):
         if one in listeners:
-            lines = [f"filter spamnb proc-exec {program}"] if one == listeners[0] else []
+            needed = [f"filter spamnb proc-exec {program}", *_chain(one)]
+            lines = [line for line in needed if line not in defined]
+            defined |= set(lines)
             changed.append((one, lines + _asking(one)))
         elif (action := _MAILDIR.match(one.text)) and "junk" not in one.text:
             changed.append((one, f"{action['head']} junk{one.text[action.end() :]}".split("\n")))
@@ -163,13 +166,17 @@ def _with_filter(text: str, program: str) -> str:
     return text
 
 
-def _asking(listener: _Statement) -> list[str]:
-    """The lines of a listener with the filter, after the one that it has."""
+def _chain(listener: _Statement) -> list[str]:
+    """The chain of the filter that a listener has and spamnb; nothing if it has none."""
     found = _FILTER.search(listener.text)
-    if found is None:
-        match = _LISTEN.match(listener.text)
-        assert match is not None  # it is a listener
-        return f"{match['head']} filter spamnb{match['rest']}".split("\n")
-    chain = f"{found[1]}-and-spamnb"
-    text = f'{listener.text[: found.start()]} "{chain}"{listener.text[found.end() :]}'
-    return [f'filter "{chain}" chain {{ "{found[1]}", spamnb }}', *text.split("\n")]
+    return [f'filter "{found[1]}-and-spamnb" chain {{ "{found[1]}", spamnb }}'] if found else []
+
+
+def _asking(listener: _Statement) -> list[str]:
+    """The lines of a listener with the filter, or with the chain that ends with it."""
+    text = listener.text
+    if found := _FILTER.search(text):
+        text = f'{text[: found.start()]} "{found[1]}-and-spamnb"{text[found.end() :]}'
+    elif match := _LISTEN.match(text):
+        text = f"{match['head']} filter spamnb{match['rest']}"
+    return text.split("\n")

@@ -224,10 +224,11 @@ def domains_in(listed: str, separators: str = r"[\s,]+") -> tuple[str, ...]:
     return tuple(dict.fromkeys(one for one in real if not one.startswith("localhost.")))
 
 
-def is_alive(pid_file: Path) -> bool:
-    """Whether the process lives whose number is in a file."""
+def is_alive(pid_file: Path, name: str = "") -> bool:
+    """Whether the process lives whose number is in a file, and has a name that begins so."""
     try:
-        os.kill(int(pid_file.read_text()), 0)
+        pid = int(pid_file.read_text())
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/comm").read_text().startswith(name)
     except (OSError, ValueError):
         return False
-    return True

@@ -150,8 +150,10 @@ def look(config: Path, settings: Settings, options: Argv, places: Places) -> Fou
 
 def _user(settings: Settings) -> str:
     """The user of the daemon: the owner of its home, or that of the package."""
-    home = home_of(settings)
-    return home.owner() if home.exists() else "spamnb"
+    try:
+        return home_of(settings).owner()
+    except (OSError, KeyError):
+        return "spamnb"
 
 
 # --- the plan ---

@@ -181,6 +181,10 @@ action a maildir "/srv/%{user.username}" virtual <v>
 action b maildir ~/mail junk
 action c mbox
 """
+TWICE = """filter x proc-exec "filter-x"
+listen on 192.0.2.1 filter x
+listen on 192.0.2.2 filter x
+"""
 CONFS = {
     "debian": ('listen on localhost\naction "local" maildir alias <aliases>\n', 1, 1),
     "a socket, a submission port": (
@@ -191,6 +195,7 @@ CONFS = {
     "another filter": (
         'filter "x" proc-exec "filter-x"\nlisten on all filter "x" port 25\n', 1, 0,
     ),
+    "one filter at two listeners": (TWICE, 2, 0),
     "paths of Maildirs": (PATHS, 1, 1),
     "no line feed at its end": ("action a maildir\nlisten on all \\\n  port 25", 1, 1),
 }  # fmt: skip
@@ -215,6 +220,7 @@ def test_settings_of_opensmtpd(site_paths, tmp_path, name):
     file.write_text(after)
     again = opensmtpd.find("/usr/bin/spamnb opensmtpd", "spamnb", file)
     assert again.stage("unix:/run/spamnb/scan.sock") is None
+    assert len(set(said)) == len(said)
     if name == "another filter":
         assert 'chain { "x", spamnb }' in after
         assert 'filter "x-and-spamnb" port 25' in after

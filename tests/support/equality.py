@@ -296,7 +296,7 @@ WAYS = {
     "milter, Postfix": Way(by_postfix, "Postfix", changed=BY_MTA),
     "milter, Sendmail": Way(by_sendmail, "Sendmail", changed=BY_MTA, without=BY_SMTP, whole=False),
     "Exim, spamd": BY_EXIM(partial(by_exim, "Exim, spamd"), "Exim, spamd"),
-    "Exim, rspamd": BY_EXIM(partial(by_exim, "Exim, rspamd"), "Exim, rspamd"),
+    "Exim, rspamd": BY_EXIM(partial(by_exim, "Exim, rspamd"), "Exim, rspamd", names=ALL),
     "spamc": Way(partial(by_spamc, ()), "spamc"),
     "spamc --headers": Way(partial(by_spamc, ("--headers",)), "spamc", without=SPAMC_HEADERS),
     "rspamd": Way(by_rspamd, whole=False, tags=False),

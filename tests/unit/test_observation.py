@@ -59,6 +59,6 @@ def test_it_says_when_it_is_enough(model):
     """From twenty filed messages on, none of which a user wanted."""
     for number in range(1, 21):
         observed(model, number, "junk")
-    assert "spamnb setup --yes --answer act=file" in observation_text(observation(model))
+    assert "spamnb live on" in observation_text(observation(model))
     observed(model, 21, "junk", "ham")
     assert "act=file" not in observation_text(observation(model))

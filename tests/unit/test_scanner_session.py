@@ -201,12 +201,13 @@ def test_a_fault_is_a_verdict_or_a_temporary_error():
 
 
 def test_the_old_rspamd_reply_to_the_letter():
-    """Exim reads it with one pattern; the threshold is that of junk."""
+    """Exim reads it with one pattern; the threshold is that of junk, and the new fields follow."""
     data = b"CHECK RSPAMC/1.3\r\nContent-length: %d\r\nIP: 203.0.113.9\r\n\r\n" % len(BODY) + BODY
     one = Driver().feed(data)
     assert one.sent == (
         b"RSPAMD/1.3 0 EX_OK\r\nMetric: default; True; 7.5 / 5.0 / 9.5\r\nAction: add header\r\n"
-        b"Symbol: SPAMNB_JUNK(7.5)\r\nMessage-ID: 1@a.example\r\n\r\n"
+        b"Symbol: SPAMNB_JUNK(7.5)\r\nMessage-ID: 1@a.example\r\nX-Spam-Flag: YES\r\n"
+        b"X-Spam-Status: Yes, score=7.5\r\n\r\n"
     )
     assert one.requests[0].envelope.client.address == "203.0.113.9"
 
