@@ -44,8 +44,20 @@ class Case(NamedTuple):
     score: dict | None
 
 
+@pytest.fixture(
+    scope="module",
+    params=[20, *(pytest.param(how, marks=pytest.mark.full) for how in (200, "corpus"))],
+)
+def how(request):
+    """How many messages, or those of a public corpus.
+
+    Each has a site of its own: the reader of a mailbox skips messages that it knows.
+    """
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def site(trained):
+def site(trained, how):
     """The daemon and all mail servers."""
     folder = Path(tempfile.mkdtemp(prefix="spamnb-equal-"))
     let_others_enter(folder)
@@ -58,14 +70,11 @@ def site(trained):
         shutil.rmtree(folder)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[20, *(pytest.param(how, marks=pytest.mark.full) for how in (200, "corpus"))],
-)
-def cases(request, site, tmp_path_factory):
+@pytest.fixture(scope="module")
+def cases(how, site, tmp_path_factory):
     """Give shape, message and score of each message."""
     folder = tmp_path_factory.mktemp("equal")
-    found = messages_of_corpus(200) if request.param == "corpus" else messages(request.param)
+    found = messages_of_corpus(200) if how == "corpus" else messages(how)
     if not found:
         pytest.skip("no corpus: set SPAMNB_CORPUS, or run scripts/fetch-corpora spamassassin")
     for number, (shape, raw) in enumerate(found):
