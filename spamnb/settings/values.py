@@ -469,7 +469,7 @@ class DigestPlan(NamedTuple):
     sender: str = ""
     links: DigestLinks = "act"
     admin: str = ""
-    """who gets new warnings by mail; empty: nobody"""
+    """the address that gets new warnings by mail; empty: none is sent"""
 
     @property
     def minute(self) -> int:
