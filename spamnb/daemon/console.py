@@ -159,17 +159,16 @@ class _ConsoleProcess(ChildRole):
         """Send the mails about the quarantine, and those to the administrator, when due."""
         while True:
             plan, url = self._settings.digest, self._settings.console.url
-            sending = DigestSending(self._site, plan, url, self._visitors.addresses())
-            for wanted, mails in ((plan.at, self._digests), (plan.admin, self._admin_mail)):
-                if not wanted:
-                    continue
-                try:
-                    await asyncio.to_thread(mails.send_due, sending, time.time())
-                except SpamnbError as error:
-                    self._log({"event": "digest", "level": "warning", "error": str(error)}
-                              | {"hint": error.hint})  # fmt: skip
-                except Exception as error:  # noqa: BLE001 - a bug must not end the digests
-                    incident(self._log, "digest", error)
+            if plan.at or plan.admin:
+                sending = DigestSending(self._site, plan, url, self._visitors.addresses())
+                for mails in (self._digests, self._admin_mail):
+                    try:
+                        await asyncio.to_thread(mails.send_due, sending, time.time())
+                    except SpamnbError as error:
+                        self._log({"event": "digest", "level": "warning", "error": str(error)}
+                                  | {"hint": error.hint})  # fmt: skip
+                    except Exception as error:  # noqa: BLE001 - a bug must not end the digests
+                        incident(self._log, "digest", error)
             await asyncio.sleep(DIGEST_S)
 
     def _turn(self) -> None:

@@ -124,11 +124,13 @@ def look(config: Path, settings: Settings, options: Argv, places: Places) -> Fou
         "OpenSMTPD": partial(opensmtpd_part.find, command, _user(settings)),
     }
     named = dict(zip(servers, places[:3], strict=True))
-    for name, place in named.items():
-        if place is not None and servers[name](place) is None:
-            raise UserError(f"{place} has no settings of {name} that it can read")
-    wanted = [name for name, place in named.items() if place] or list(servers)
-    there = [one for name in wanted if (one := servers[name](named[name])) is not None]
+    there = []
+    for name in [name for name, place in named.items() if place] or servers:
+        server = servers[name](named[name])
+        if server is not None:
+            there.append(server)
+        elif named[name] is not None:
+            raise UserError(f"{named[name]} has no settings of {name} that it can read")
     there.sort(key=lambda one: not one.is_running)
     boxes = dovecot_part.find(places.dovecot)
     if places.dovecot is not None and boxes is None:
@@ -266,7 +268,8 @@ def _own_stage(found: Found, answers: Answers, address: str, notes: list[str]) -
     observe = ((*own, "live", "off"),) if found.is_live and answers.act == "observe" else ()
     if made.edit is None:
         return Stage("spamnb", activate=observe) if observe else None
-    activate = reload = (*observe, (*own, "reload"))
+    reload = ((*own, "reload"),)
+    activate = (*observe, *reload)
     if not found.is_served and found.has_systemd:
         activate = (("systemctl", "enable", "--now", "spamnb"),)
         reload = (("systemctl", "disable", "--now", "spamnb"),)
