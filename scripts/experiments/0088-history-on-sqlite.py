@@ -32,7 +32,7 @@ from labelled_mail import files
 from spamnb.engine.filter import Filter
 from spamnb.records import verdicts
 from spamnb.records.verdicts import NamedTable, encode_entry
-from spamnb.store.bytes import FrequentIds
+from spamnb.store.codec import FrequentIds
 
 EACH = 2_000
 BATCHES = (1, 4, 8)

@@ -64,9 +64,7 @@ def check(ctx: click.Context, session: CliSession) -> None:
     local.authserv_ids it also says of each listener what becomes of a forged result of
     authentication there.
     """
-    from spamnb.daemon.config_checks import Checked, problems
-    from spamnb.daemon.next_hops import next_hop_faults
-    from spamnb.daemon.results_check import outcomes
+    from spamnb.daemon.config_checks import Checked, next_hop_faults, outcomes, problems
     from spamnb.scan.access_lists import AccessLists, RuleFiles
     from spamnb.settings import home_of
 

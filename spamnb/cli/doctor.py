@@ -105,7 +105,7 @@ class _DoctorOptions(NamedTuple):
 
 def _ports(session: CliSession, options: _DoctorOptions) -> DoctorPorts:
     """Build the ports from the options; invalid options raise before anything is sent."""
-    from spamnb.daemon.next_hops import next_hop_faults
+    from spamnb.daemon.config_checks import next_hop_faults
     from spamnb.maintenance.doctor import DoctorPorts, checked_recipient
 
     import_ahead()

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spamnb.cli.correct import show
-from spamnb.cli.keys import typed_keys
 from spamnb.cli.main import command
 from spamnb.cli.options import Count, choosing, chosen
-from spamnb.cli.printing import progress_bar, safe, say, say_json, shown_time, table
+from spamnb.cli.printing import progress_bar, safe, say, say_json, shown_time, table, typed_keys
 from spamnb.cli.session import CliSession, checked, pass_session, teacher
 from spamnb.errors import UserError
 

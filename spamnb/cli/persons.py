@@ -13,7 +13,7 @@ from spamnb.cli.session import CliSession, pass_session, refuse_while_served
 
 if TYPE_CHECKING:
     from spamnb.maintenance.persons import PersonFacts
-    from spamnb.policy.recipients import PersonNames
+    from spamnb.policy.actions import PersonNames
 
 EXAMPLES = """
 spamnb persons list                      who has corrections, the newest label first
@@ -88,7 +88,7 @@ def list_(session: CliSession, as_json: bool) -> None:
 @pass_session
 def show_(session: CliSession, name: str, as_json: bool) -> None:
     """Show what the model holds of one person; `spamnb journal --user` lists the labels."""
-    from spamnb.policy.recipients import named_person
+    from spamnb.policy.actions import named_person
 
     found = named_person(_names(session), name)
     with session.open(readonly=True) as model:
@@ -113,7 +113,7 @@ def erase(session: CliSession, name: str, yes: bool, as_json: bool) -> None:
     contain an address of the person.
     """
     from spamnb.maintenance.persons import Erasing
-    from spamnb.policy.recipients import named_person
+    from spamnb.policy.actions import named_person
 
     names = _names(session)
     found = named_person(names, name)

@@ -1,4 +1,4 @@
-"""Print results: text, JSON, and on terminals colours and progress bars.
+"""Print results: text, JSON, and on terminals colours and progress bars; ask for single keys.
 
 Control characters in text from messages are made visible, or a subject could control the terminal.
 Failure: a closed pipe is handled in `main`.
@@ -24,6 +24,12 @@ from spamnb.mail.limits import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+import re
+import termios
+import tty
+from collections.abc import Callable
 
 _KEPT = "\t" + "".join(map(chr, range(0xDC80, 0xDD00)))
 """tabs, and undecodable bytes of paths, which `print_anything` writes as they are"""
@@ -158,3 +164,33 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int, str], None] | None]:
         yield move
     finally:
         bar.stop()
+
+
+QUIT = "q"
+"""also stands for the end of the input"""
+_KEY = re.compile(r"\[(\w)\]")
+
+
+@contextmanager
+def typed_keys() -> Iterator[Callable[[str], str]]:
+    """Yield a function that asks until one of the keys in brackets is typed, such as `[q]uit?`.
+
+    The terminal passes keys on without Enter.
+    """
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    # DRAIN, not FLUSH, which discards keys that were typed before the prompt.
+    tty.setcbreak(terminal, termios.TCSADRAIN)
+
+    def ask(prompt: str) -> str:
+        key = ""
+        while key not in _KEY.findall(prompt):
+            click.echo(prompt, nl=False, err=True)
+            key = os.read(terminal, 1).decode("ascii", "replace").lower() or QUIT
+            click.echo(safe(key), err=True)
+        return key
+
+    try:
+        yield ask
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)

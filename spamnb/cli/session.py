@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from spamnb.operations.protocol import ControlClient
     from spamnb.operations.request import AdminClient
     from spamnb.operations.table import LocalClient
-    from spamnb.policy.recipients import PersonNames, RecipientCosts
+    from spamnb.policy.actions import PersonNames, RecipientCosts
     from spamnb.policy.rulings import Ruling
     from spamnb.records.verdicts import History
     from spamnb.settings import Settings
@@ -173,8 +173,7 @@ class CliSession:
 
     def model_config(self) -> ModelConfig:
         """Return the configuration for operations on the home without a daemon."""
-        from spamnb.operations.home import ModelConfig
-        from spamnb.settings.model import model_options
+        from spamnb.operations.home import ModelConfig, model_options
 
         options = model_options(self.settings, self.home)
         return ModelConfig(
@@ -197,13 +196,13 @@ class CliSession:
 
     def person(self, model: Filter, name: str) -> int:
         """Return the id of a person in a model; UserError for an address of no person."""
-        from spamnb.policy.recipients import named_person
+        from spamnb.policy.actions import named_person
 
         return model.person(named_person(self.persons, name)) if name else 0
 
     def own_costs(self, name: str) -> OwnCosts | None:
         """Return the costs of a person; None for an empty name or a person without own costs."""
-        from spamnb.policy.recipients import named_person
+        from spamnb.policy.actions import named_person
 
         if not name:
             return None

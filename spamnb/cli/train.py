@@ -279,8 +279,8 @@ def _learn_sent(session: CliSession, sent: tuple[str, ...], person: str) -> dict
     from spamnb.engine.mailboxes import Unreadable, read_unit, spans
     from spamnb.mail.envelope import LocalHosts, address_of
     from spamnb.mail.message import parted
+    from spamnb.policy.actions import named_person
     from spamnb.policy.letters import letter_in, person_name
-    from spamnb.policy.recipients import named_person
     from spamnb.policy.senders import addresses_in
     from spamnb.records.correspondents import Correspondents
     from spamnb.telemetry import now_us
@@ -347,7 +347,7 @@ def _source(session: CliSession, person: str) -> Source:
     """Return who trains: this user, or the person that the mail is for."""
     if not person:
         return session.source()
-    from spamnb.policy.recipients import named_person
+    from spamnb.policy.actions import named_person
 
     name = named_person(session.persons, person)
     with session.open(readonly=True) as model:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from spamnb.cli.correct import show
-from spamnb.cli.keys import QUIT, typed_keys
 from spamnb.cli.labels import label_finder
 from spamnb.cli.main import CommandGroup, command
 from spamnb.cli.options import Count
-from spamnb.cli.printing import progress_bar, safe, say, say_json, table
+from spamnb.cli.printing import QUIT, progress_bar, safe, say, say_json, table, typed_keys
 from spamnb.cli.session import CliSession, checked, pass_session, teacher
 from spamnb.errors import CorpusError, UserError
 

@@ -32,7 +32,7 @@ from spamnb.maintenance.home_files import stored_facts, thresholds_of
 from spamnb.maintenance.rewind import UndoPlan, undoable
 from spamnb.model.costs import junk_from, log_odds_of
 from spamnb.model.events import NO_LABEL
-from spamnb.model.passages import Passage
+from spamnb.model.scoring import Passage
 from spamnb.model.verdict import SIGNATURE, Verdict, signature_bytes, signature_text
 from spamnb.operations.figures import (
     BEFORE_US,
@@ -65,7 +65,7 @@ from spamnb.operations.listings import (
 )
 from spamnb.operations.logins import new_token
 from spamnb.operations.request import AdminResponse, answer_of, failed
-from spamnb.policy.recipients import named_person
+from spamnb.policy.actions import named_person
 from spamnb.records.console import STEPS
 from spamnb.records.verdicts import HistoryEntry
 from spamnb.scan.values import QuarantinedMessage

@@ -29,7 +29,7 @@ from spamnb.mail.limits import PARTLY, visible
 from spamnb.mail.message import Message, read_with_sources
 from spamnb.mail.mime import ASIDE, INSTEAD, DecodedPart
 from spamnb.model.features import text_of_blocks
-from spamnb.model.passages import Passage
+from spamnb.model.scoring import Passage
 from spamnb.model.tokens import fields
 
 TAGS: Final = frozenset((

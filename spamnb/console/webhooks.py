@@ -32,7 +32,7 @@ from spamnb.errors import PeerError, SpamnbError
 from spamnb.model.events import Event, EventKind
 from spamnb.model.verdict import signature_text
 from spamnb.settings.values import EVENTS, WebhookParams, WebhookTarget
-from spamnb.store.bytes import Buffer
+from spamnb.store.codec import Buffer
 from spamnb.store.model_store import LmdbTable, release, share_or_renew
 from spamnb.telemetry import Log, incident, iso, now_us
 

@@ -14,8 +14,7 @@ from spamnb.net.address import Address, NetworkSet
 from spamnb.operations.logins import TokenFile
 from spamnb.operations.request import user_id
 from spamnb.operations.socket import Roles
-from spamnb.policy.actions import ActionPolicy, Fallbacks
-from spamnb.policy.recipients import PersonNames
+from spamnb.policy.actions import ActionPolicy, Fallbacks, PersonNames
 from spamnb.scan.judge import SessionConfig
 from spamnb.scan.scanner import ScanPolicy
 from spamnb.scan.values import ScanOptions

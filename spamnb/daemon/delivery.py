@@ -20,7 +20,7 @@ from spamnb.daemon.supervisor import (
 from spamnb.errors import SpamnbError
 from spamnb.net.address import Address
 from spamnb.operations.protocol import teach_through
-from spamnb.policy.recipients import PersonNames
+from spamnb.policy.actions import PersonNames
 from spamnb.records.console import SessionStore
 from spamnb.scan.judge import PersonalCopies, SessionConfig
 from spamnb.settings import Settings

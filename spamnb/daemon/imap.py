@@ -24,11 +24,10 @@ from spamnb.feedback.values import Answer, Feedback
 from spamnb.imap.away import AwayMailboxes
 from spamnb.imap.client import StopSignal
 from spamnb.imap.sync import ImapPlan, ImapPorts, ImapReport, MailboxModel, read_all
-from spamnb.operations.home import ModelConfig, open_model
+from spamnb.operations.home import ModelConfig, model_options, open_model
 from spamnb.operations.protocol import teach_through
 from spamnb.scan.judge import ModelSession
 from spamnb.settings import Settings
-from spamnb.settings.model import model_options
 
 TICK_S = 1.0
 _END_S = 5.0

@@ -46,15 +46,14 @@ from spamnb.fleet.store import FleetStore
 from spamnb.fleet.waiting import FleetCommitter, answer_next
 from spamnb.imap.away import AwayMailboxes
 from spamnb.operations import unscanned
-from spamnb.operations.home import ModelConfig, open_service, read_clock
+from spamnb.operations.home import ModelConfig, model_options, open_service, read_clock
 from spamnb.operations.request import Caller, Switch, login_of, user_id
 from spamnb.operations.socket import ControlLimits, ControlServer, Roles
 from spamnb.operations.status import Facts, check_home, is_open
 from spamnb.operations.table import Administration
-from spamnb.policy.recipients import PersonNames
-from spamnb.scan.spamtraps import TRAPS_FOLDER
+from spamnb.policy.actions import PersonNames
+from spamnb.scan.access_lists import TRAPS_FOLDER
 from spamnb.settings import Settings, restored
-from spamnb.settings.model import model_options
 from spamnb.settings.persons import recipient_costs
 from spamnb.settings.values import SpoolLimits
 from spamnb.telemetry import Log, Meters, as_dict, incident, now_us

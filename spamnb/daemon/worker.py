@@ -57,14 +57,13 @@ from spamnb.mail.envelope import network_of
 from spamnb.milter.session import MilterListener
 from spamnb.net.server import ConnectionCounts, MemoryBudget
 from spamnb.operations.protocol import ask_once
-from spamnb.policy.recipients import PersonNames
-from spamnb.scan.access_lists import AccessLists, RuleFiles
+from spamnb.policy.actions import PersonNames
+from spamnb.scan.access_lists import TRAPS_FOLDER, AccessLists, RuleFiles, Traps
 from spamnb.scan.judge import ModelSession, scan_to_json
 from spamnb.scan.other_filters import asker_of
 from spamnb.scan.quarantine import Quarantine
 from spamnb.scan.scanner import FairQueue, Scanner, ScannerDeps
 from spamnb.scan.shadow import Shadow, ShadowDeps
-from spamnb.scan.spamtraps import TRAPS_FOLDER, Traps
 from spamnb.scan.values import Notes
 from spamnb.scanner.session import AskLearner, ScannerListener
 from spamnb.settings import Settings

@@ -3,20 +3,24 @@
 One `Filter` serves one model folder and may be shared by threads; other processes may open the
 same folder. Scoring reads a snapshot and keeps nothing open. Every training method returns after
 its change is on disk. Must not know sockets, terminals or settings.
+
+In a fleet a correction may have to wait for the log. Until it is learnt, that very message has a
+pin (`Pins`): its label and decision are those that the user expects; only similar messages wait.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from spamnb.engine.learner import Committer, Learner, ReplayableBatches
 from spamnb.engine.lookup import each_owner, find_digest, find_example, in_force, joined, own_label
-from spamnb.engine.pins import Pins, pinned_verdicts, with_pins
+from spamnb.engine.planner import PendingJournal
 from spamnb.engine.prior import shipped_load
 from spamnb.engine.receipt import Receipt
 from spamnb.engine.scoring import (
@@ -34,12 +38,22 @@ from spamnb.engine.site_scores import threshold_of
 from spamnb.engine.values import Example, Forget, Learn, Source, TrainingRequest, Undo
 from spamnb.errors import LabelError, UserError
 from spamnb.mail.envelope import LocalHosts
-from spamnb.model.costs import KINDS, Costs, OwnCosts
-from spamnb.model.events import NO_LABEL, UNVERIFIED, Recipe
+from spamnb.model.correction import decision_margins, matches_label, missing_nats
+from spamnb.model.costs import KINDS, Costs, OwnCosts, roles_of
+from spamnb.model.events import NO_LABEL, UNVERIFIED, Recipe, label_key
 from spamnb.model.features import GROUPS
 from spamnb.model.persons import person_id
-from spamnb.model.verdict import SHIPPED, SIGNATURE_BYTES, Clue, Verdict, signature_text
-from spamnb.policy.recipients import PersonNames
+from spamnb.model.scoring import softmax, spam_log_odds
+from spamnb.model.verdict import (
+    SHIPPED,
+    SIGNATURE_BYTES,
+    Clue,
+    Verdict,
+    decide,
+    sides,
+    signature_text,
+)
+from spamnb.policy.actions import PersonNames
 from spamnb.records.verdicts import History, HistoryEntry
 from spamnb.settings.values import TeachingRules
 from spamnb.store.contract import ReadView, Store
@@ -507,3 +521,70 @@ def _content(raw: object) -> bytes:
     if not message.strip():
         raise UserError("the message is empty", hint="nothing can be learnt from it")
     return message
+
+
+class Pins(Protocol):
+    """The labels that wait, by label key."""
+
+    def pinned(self, keys: Sequence[bytes]) -> Mapping[bytes, int]:
+        """Return the label of each of these label keys that has a pin."""
+
+    def owners(self, digests: Sequence[bytes]) -> Mapping[bytes, Mapping[int, int]]:
+        """Return the labels of each of these messages that has pins, by owner."""
+
+    def close(self) -> None:
+        """Close the files."""
+
+
+def with_pins(
+    verdicts: list[Verdict], pins: Pins | None, costs: Costs, store: Store
+) -> list[Verdict]:
+    """Return these verdicts; that on a message with a pin in force is as the pin says."""
+    given = pins.owners([verdict.digest for verdict in verdicts]) if pins is not None else {}
+    if not given:
+        return verdicts
+    with store.read() as view:
+        pending = PendingJournal(view, [], view.totals().last_seq)
+        said = {
+            digest: label
+            for digest, labels in given.items()
+            if (label := pending.in_force(digest, labels).label) in labels.values()
+        }
+    return [
+        _as_said(verdict, said[verdict.digest], costs) if verdict.digest in said else verdict
+        for verdict in verdicts
+    ]
+
+
+def pinned_verdicts(
+    shared: Verdict,
+    personal: Mapping[int, Verdict],
+    persons: Sequence[int],
+    pins: Pins | None,
+    costs: Costs,
+) -> dict[int, Verdict]:
+    """Return the verdict for each of these persons that has a pin of their own on the message."""
+    if pins is None:
+        return {}
+    keys = {label_key(shared.digest, person): person for person in persons}
+    return {
+        keys[key]: _as_said(personal.get(keys[key], shared), label, costs)
+        for key, label in pins.pinned(list(keys)).items()
+    }
+
+
+def _as_said(verdict: Verdict, label: int, costs: Costs) -> Verdict:
+    """Return the verdict that the user who gave this label expects."""
+    labels, z, roles = verdict.labels, list(verdict.z), roles_of(verdict.labels)
+    if not matches_label(z, label, costs, roles):
+        z[label] += max(missing_nats(z, label, decision_margins(costs)[roles[label]]), 0.0)
+    P, (s, h) = softmax(z), sides(labels, z)
+    return replace(
+        verdict,
+        label=labels[label],
+        probability=P[labels.index("spam") if "spam" in labels else label],
+        log_odds=z[s] - z[h],
+        decision=decide(spam_log_odds(z, roles), costs),
+        z=tuple(z),
+        reason="",
+    )

@@ -15,13 +15,12 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from spamnb.engine.planner import PendingJournal, own_key
+from spamnb.engine.planner import LabelInForce, PendingJournal, own_key
 from spamnb.engine.receipt import Receipt
 from spamnb.engine.values import Example, Source, stored_example
 from spamnb.errors import RefError
 from spamnb.mail.message import bare_id
 from spamnb.model.events import NO_LABEL, Event
-from spamnb.model.labels import LabelInForce
 from spamnb.model.verdict import SIGNATURE, signature_bytes
 from spamnb.records.verdicts import HistoryEntry
 from spamnb.store.contract import MessageState, ReadView, Store

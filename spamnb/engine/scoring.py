@@ -26,7 +26,6 @@ from spamnb.mail.message import Message, read, read_document, text_of
 from spamnb.model.costs import Costs, Decision, OwnCosts, roles_of
 from spamnb.model.events import Blocks, Ids, Recipe, Records, Totals
 from spamnb.model.features import Features, Key, distinct, extract, id_of
-from spamnb.model.passages import Passage
 from spamnb.model.persons import (
     CorrectionReader,
     PersonalMessage,
@@ -36,6 +35,7 @@ from spamnb.model.persons import (
     places_of,
 )
 from spamnb.model.scoring import (
+    Passage,
     RowView,
     maturity,
     predict,

@@ -30,8 +30,8 @@ from spamnb.mail.envelope import LocalHosts
 from spamnb.mail.headers import shown_field, shown_value
 from spamnb.mail.message import bare_id, read
 from spamnb.maintenance.home_files import DAY_US, expiry_mark
+from spamnb.policy.actions import PersonNames, named_person
 from spamnb.policy.headers import header_end
-from spamnb.policy.recipients import PersonNames, named_person
 from spamnb.policy.rulings import WORDS, Ruling, Word
 from spamnb.policy.senders import (
     ListOwner,

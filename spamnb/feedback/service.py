@@ -46,7 +46,7 @@ from spamnb.fleet.waiting import FleetCommitter
 from spamnb.mail.envelope import same_name
 from spamnb.model.events import Event, label_key
 from spamnb.model.verdict import Verdict
-from spamnb.policy.recipients import PersonNames, RecipientCosts, named_person
+from spamnb.policy.actions import PersonNames, RecipientCosts, named_person
 from spamnb.settings.values import TeachingRules
 from spamnb.store.codec import encode_event
 from spamnb.telemetry import Meters, now_us

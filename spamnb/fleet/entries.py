@@ -17,8 +17,7 @@ import numpy as np
 from spamnb.errors import FleetError, StoreDamagedError, StoreVersionError
 from spamnb.model.events import Event
 from spamnb.model.features import Words
-from spamnb.store.bytes import ByteCursor, chunk, varint
-from spamnb.store.codec import EncodedEvent, encode_event
+from spamnb.store.codec import ByteCursor, EncodedEvent, chunk, encode_event, varint
 
 VERSION = 2
 """the newest that this program reads and writes; from 2 on there are events that count scores, and

@@ -29,7 +29,7 @@ from spamnb.fleet.entries import decode_body, encode_body
 from spamnb.model.events import NO_LABEL, Event, EventKind, owner_of_key
 from spamnb.model.features import Words
 from spamnb.settings.values import OUTBOX_BYTES
-from spamnb.store.bytes import Buffer
+from spamnb.store.codec import Buffer
 from spamnb.store.files import make_folder
 from spamnb.store.model_store import (
     Environment,

@@ -38,9 +38,16 @@ from spamnb.model.events import NO_LABEL, Event, EventKind, Ids, Recipe, no_upda
 from spamnb.model.features import Words
 from spamnb.settings.values import OUTBOX_BYTES
 from spamnb.store.codec import encode_totals
-from spamnb.store.contract import ReadView, Store, WriteView
+from spamnb.store.contract import (
+    FleetPosition,
+    ReadView,
+    Recorded,
+    RowSums,
+    Store,
+    WriteView,
+    next_chain,
+)
 from spamnb.store.journal import Replay, event_ids, ids_of
-from spamnb.store.row_sums import FleetPosition, Recorded, RowSums, next_chain
 
 UNFIT = BugError, FleetError, RefusedError, ArithmeticError, LookupError, TypeError, ValueError
 """errors of an entry, not of the disk"""

@@ -37,7 +37,7 @@ from spamnb.fleet.store import FleetStore, InDoubtError, Member, position_of
 from spamnb.model.events import NO_LABEL, Event, EventKind, Recipe, label_key, no_update
 from spamnb.model.features import Words
 from spamnb.records.verdicts import HistoryEntry, decode_entry, encode_entry
-from spamnb.store.bytes import ByteCursor, chunk, varint
+from spamnb.store.codec import ByteCursor, chunk, varint
 from spamnb.store.contract import ReadView, WriteView
 from spamnb.telemetry import Log, silent
 

@@ -34,9 +34,8 @@ from spamnb.mail.results import passed_domains
 from spamnb.mail.site_results import STATEMENT
 from spamnb.model.events import NO_LABEL, Totals
 from spamnb.model.verdict import Verdict, signature_bytes
-from spamnb.policy.actions import LEAST_MESSAGES
+from spamnb.policy.actions import LEAST_MESSAGES, PersonNames, pairing_fault
 from spamnb.policy.headers import marked_message_id
-from spamnb.policy.recipients import PersonNames, pairing_fault
 from spamnb.records.verdicts import HistoryEntry
 from spamnb.scan.quarantine import Quarantine
 from spamnb.scan.scanner import REFUSED_REPLY

@@ -23,7 +23,7 @@ from spamnb.feedback.review import ReviewQueue
 from spamnb.maintenance.expiry import persons_with_lists
 from spamnb.model.events import NO_LABEL, Event, erased
 from spamnb.model.persons import person_id
-from spamnb.policy.recipients import PersonNames
+from spamnb.policy.actions import PersonNames
 from spamnb.records.correspondents import Correspondents, has_correspondents
 from spamnb.records.verdicts import HistoryEntry, rewrite
 from spamnb.settings.values import HistoryLimits

@@ -19,9 +19,9 @@ from spamnb.errors import RefusedError
 from spamnb.model.correction import decision_margins, matches_label, missing_nats
 from spamnb.model.costs import Costs, roles_of
 from spamnb.model.events import STEP_ONE, Event, Ids, Ints, Recipe, Totals, Update
-from spamnb.model.passages import Passage
 from spamnb.model.scoring import (
     SHARE,
+    Passage,
     Prediction,
     calibrated,
     cell_shares,

@@ -33,8 +33,7 @@ from spamnb.model.costs import (
     thresholds,
 )
 from spamnb.model.events import Ids
-from spamnb.model.passages import Passage
-from spamnb.model.scoring import softmax, spam_log_odds
+from spamnb.model.scoring import Passage, softmax, spam_log_odds
 
 
 def decide(log_odds: float, costs: Costs) -> Decision:

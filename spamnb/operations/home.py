@@ -1,27 +1,32 @@
-"""The configuration of an opened model, and its feedback service."""
+"""The configuration of a model, as the settings say and as opened, and its feedback service."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from spamnb.engine.filter import ONE_IN, Filter, new_recipe
 from spamnb.engine.learner import Learner
 from spamnb.feedback.review import ReviewQueue
 from spamnb.feedback.service import FeedbackService
 from spamnb.fleet.log import host_mark
+from spamnb.fleet.membership import open_member
 from spamnb.fleet.outbox import Outbox, OutboxReader
 from spamnb.fleet.store import FleetStore, Member
 from spamnb.fleet.waiting import FleetCommitter
 from spamnb.mail.envelope import LocalHosts
 from spamnb.maintenance.expiry import ExpiryRules, newest_us
-from spamnb.maintenance.home_files import ClockMark, CostRules, expiry_mark
+from spamnb.maintenance.home_files import FILE, ClockMark, CostRules, expiry_mark
 from spamnb.model.costs import Costs
 from spamnb.model.events import Recipe
 from spamnb.operations.status import QUIET_DAYS
-from spamnb.policy.recipients import PersonNames, RecipientCosts
+from spamnb.policy.actions import PersonNames, RecipientCosts
 from spamnb.records.verdicts import History
+from spamnb.settings.persons import served_domains
+from spamnb.settings.schema import Settings
 from spamnb.settings.values import HistoryLimits, ReviewLimits, TeachingRules
 from spamnb.store.contract import Store
 from spamnb.telemetry import Log, Meters, silent
@@ -131,3 +136,30 @@ def open_service(
 def read_clock(config: ModelConfig, model: Filter, *, trust: bool = False) -> ClockMark:
     """Return the clock mark; without a record in the home, the newest event gives the time."""
     return expiry_mark(config.home, newest_us(model.store), trust=trust, log=config.log)
+
+
+def model_options(settings: Settings, home: Path) -> dict[str, Any]:
+    """Return the arguments of `ModelConfig`."""
+    expire, fleet = settings.expire, settings.fleet
+    served, delimiter = served_domains(settings), settings.delivery.delimiter
+    model = settings.model
+    return {
+        "home": home,
+        "recipe": partial(new_recipe, model.kind, settings.labels, vocabulary=model.vocabulary),
+        "local": settings.site,
+        "costs": settings.costs,
+        "cost_rules": CostRules(_costs_set_at(settings, home), settings.ham_loss.one_in),
+        "one_in": settings.ham_loss.aimed_at,
+        "store_limit_bytes": settings.store.limit_bytes,
+        "history": settings.history,
+        "teaching": replace(settings.feedback, served=served, delimiter=delimiter),
+        "review": settings.review,
+        "expiry": ExpiryRules(settings.journal.keep_days, expire.after_days, expire.max_messages),
+        "fleet": partial(open_member, fleet, home) if fleet.url else None,
+    }
+
+
+def _costs_set_at(settings: Settings, home: Path) -> str:
+    """Return where the file, a variable or a flag sets a cost; empty if none does."""
+    set_at = [where for name, where in settings.positions.items() if name.startswith("costs.")]
+    return next((where for where in set_at if where != str(home / FILE)), "")

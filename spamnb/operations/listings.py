@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 from spamnb.engine.event_filter import EventFilter
 from spamnb.engine.filter import Filter
 from spamnb.engine.lookup import in_force, labels_of, trainings
+from spamnb.engine.planner import owner_kind
 from spamnb.feedback.rights import own_notes
 from spamnb.mail.envelope import address_of, domain_of
 from spamnb.model.costs import DECISIONS, roles_of
 from spamnb.model.events import NO_LABEL, Event, EventKind
-from spamnb.model.labels import owner_kind
 from spamnb.model.tokens import registered
 from spamnb.model.verdict import signature_text
 from spamnb.policy.senders import aligned

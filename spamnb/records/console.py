@@ -16,7 +16,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from spamnb.store.bytes import Buffer
+from spamnb.store.codec import Buffer
 from spamnb.store.model_store import LmdbTable, release, share_or_renew
 
 _TIME = struct.Struct(">Q")

@@ -43,7 +43,7 @@ from spamnb.errors import (
 )
 from spamnb.model.events import Blocks, Ids
 from spamnb.settings.values import HistoryLimits
-from spamnb.store.bytes import (
+from spamnb.store.codec import (
     Buffer,
     ByteCursor,
     FrequentIds,

@@ -1,4 +1,4 @@
-"""Allow and block lists: text files of the administrator, which override the model.
+"""Lists of the administrator: allow and block lists, which override the model, and spamtraps.
 
     # one entry a line; a comment begins with #
     client 192.0.2.0/24        the host that submitted the message, as trusted peers name it
@@ -14,9 +14,15 @@ needs none: then any client that uses the address is allowed. Entries of the blo
 proof, and must not have such a word. Allow overrides block, so one sender at a blocked domain can
 be allowed.
 
-The list that decided is named as the verdict's reason, and nothing is learnt from it. Must not know
-models or sockets. Failure: SettingsError with file and line when lists are loaded; checking a
-message never fails.
+The list that decided is named as the verdict's reason, and nothing is learnt from it.
+
+A spamtrap is an unused address, so all mail to it is spam. Such a message is written to a private
+spool, which only the daemon's processes can write; the learner reads it from there, so mail does
+not wait. `rights` limits its effect: half a step, and it never contradicts a high-confidence
+verdict, since a sender that knows a trap can send any message to it.
+
+Must not know models or sockets. Failure: SettingsError with file and line when lists are loaded,
+StoreError of the spool; checking a message never fails.
 """
 
 from __future__ import annotations
@@ -30,9 +36,11 @@ from pathlib import Path
 from typing import Final
 
 from spamnb.errors import SettingsError
+from spamnb.feedback.spool import leave
 from spamnb.mail.envelope import Envelope, LocalHosts, domain_of
 from spamnb.policy.rulings import Ruling, Side
 from spamnb.policy.senders import SenderEvidence, sender_form, warning_of
+from spamnb.scan.values import ScanRequest
 
 Network = IPv4Network | IPv6Network
 
@@ -271,3 +279,28 @@ def _blocked(rules: RuleList, envelope: Envelope, message: SenderEvidence) -> Ru
             if listed := rules.listed(address):
                 return Ruling("block", *listed)
     return None
+
+
+TRAPS_FOLDER = "traps"
+"""the private spool in the home"""
+
+
+class Traps:
+    """The trap addresses of a site."""
+
+    def __init__(self, addresses: Iterable[str] = (), spool: Path | None = None) -> None:
+        self._addresses = frozenset(address.casefold() for address in addresses)
+        self._spool = spool
+
+    def caught(self, request: ScanRequest) -> str:
+        """The trap address of a message; empty if it has none or is not whole."""
+        if not (self._addresses and request.whole):
+            return ""
+        named = (recipient.casefold() for recipient in request.envelope.recipients)
+        return next((address for address in named if address in self._addresses), "")
+
+    def keep(self, request: ScanRequest, trap: str) -> None:
+        """Write the message to the spool, durably."""
+        assert self._spool is not None, "traps need a spool"
+        head = {"channel": "trap", "for": trap, "trust": "admin"}
+        leave(self._spool, "spam", request.raw, head)

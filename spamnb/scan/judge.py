@@ -30,7 +30,7 @@ from spamnb.mail.other_filters import read_mark
 from spamnb.mail.site_results import border_mark
 from spamnb.model.costs import DECISIONS, Costs, roles_of
 from spamnb.model.verdict import Clue, Verdict
-from spamnb.policy.actions import LEAST_MESSAGES, limit_while_untrained
+from spamnb.policy.actions import LEAST_MESSAGES, PersonNames, RecipientCosts, limit_while_untrained
 from spamnb.policy.headers import (
     ScanVerdict,
     add_to_message,
@@ -39,7 +39,6 @@ from spamnb.policy.headers import (
     scanned_fields,
     verdict_for,
 )
-from spamnb.policy.recipients import PersonNames, RecipientCosts
 from spamnb.policy.senders import (
     ListOwner,
     OwnerKind,

@@ -42,7 +42,7 @@ from spamnb.policy.letters import answered_in, letter_in, person_name
 from spamnb.policy.rulings import Ruling, Rulings, shown_verdict
 from spamnb.policy.senders import SenderEvidence, aligned
 from spamnb.records.correspondents import RELATIONS
-from spamnb.scan.access_lists import AccessLists, NetworkTable
+from spamnb.scan.access_lists import AccessLists, NetworkTable, Traps
 from spamnb.scan.judge import (
     BATCH_MESSAGES,
     Found,
@@ -56,7 +56,6 @@ from spamnb.scan.judge import (
 )
 from spamnb.scan.quarantine import Quarantine
 from spamnb.scan.shadow import Shadow
-from spamnb.scan.spamtraps import Traps
 from spamnb.scan.values import (
     Advice,
     Done,

@@ -27,10 +27,9 @@ from spamnb.errors import SettingsError
 from spamnb.maintenance.home_files import FILE as COSTS_FILE
 from spamnb.maintenance.home_files import read_costs, read_stored
 from spamnb.model.costs import Costs, junk_from
-from spamnb.settings.own_costs import CostSettings
 from spamnb.settings.schema import MEMBERS, SECTIONS, VERSION, Settings
 from spamnb.settings.table import BY_NAME, BY_VARIABLE, FAMILIES, SETTINGS, setting_of
-from spamnb.settings.types import MASKED, PREFIX, Setting, toml_of
+from spamnb.settings.types import MASKED, PREFIX, CostSettings, Setting, toml_of
 
 __all__ = [
     "DEFAULT_FILE",

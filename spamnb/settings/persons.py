@@ -9,7 +9,7 @@ from spamnb.errors import SettingsError, UserError
 from spamnb.mail.envelope import LocalDomains, domain_of, domains_of
 from spamnb.model.costs import OwnCosts
 from spamnb.net.address import Address
-from spamnb.policy.recipients import PersonNames, RecipientCosts, aliases_of, named_person
+from spamnb.policy.actions import PersonNames, RecipientCosts, aliases_of, named_person
 from spamnb.settings.schema import ListenerSettings, Settings
 
 

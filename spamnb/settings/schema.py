@@ -20,7 +20,7 @@ from spamnb.model.costs import Costs
 from spamnb.net.address import LOOPBACK, Address, address_of_server
 from spamnb.policy.actions import ActionMap, Fallbacks
 from spamnb.scan.values import ScanOptions, UsersRelease
-from spamnb.settings.own_costs import CostSettings, DomainSettings
+from spamnb.settings.types import CostSettings, DomainSettings
 from spamnb.settings.values import (
     DeliveryParams,
     DigestPlan,

@@ -39,13 +39,12 @@ from spamnb.model.events import (
 from spamnb.model.features import Words
 from spamnb.model.persons import PersonalRows
 from spamnb.model.training_rows import TrainingRows
-from spamnb.store.bytes import Buffer, ByteCursor
 from spamnb.store.codec import (
+    Buffer,
+    ByteCursor,
     decode_event,
-    decode_state,
     empty_rows,
     encode_event,
-    encode_state,
     read_head,
 )
 from spamnb.store.contract import MessageState, WriteView
@@ -248,7 +247,7 @@ class Index:
     def live(self, key: bytes) -> MessageState | None:
         """Return the state of the label with this key; None if it was never learnt."""
         value = self.digests_.get(key) if key else None
-        return None if value is None else decode_state(value)
+        return None if value is None else MessageState.decode(value)
 
     def labels_of(self, digest: bytes) -> dict[int, MessageState]:
         """Return the states of a message's labels by owner, without those of persons."""
@@ -257,12 +256,12 @@ class Index:
             if key[: len(digest)] != digest:
                 break
             if (owner := owner_of_key(key)) is not None:
-                found[owner] = decode_state(value)
+                found[owner] = MessageState.decode(value)
         return found
 
     def labels(self) -> Iterator[int]:
         """Yield the label of each message, in the order of their digests."""
-        return (decode_state(value).label for _, value in self.digests_.scan())
+        return (MessageState.decode(value).label for _, value in self.digests_.scan())
 
     def digests(self, message_id: str) -> list[bytes]:
         """Return the digests of a Message-ID, oldest first."""
@@ -298,7 +297,7 @@ class Index:
         old = self.live(key)
         if old is not None and old.label != NO_LABEL and not old.folded:
             self.kept.delete(_KEPT.pack(old.label, old.seq))
-        self.digests_.put(key, encode_state(MessageState(event.after, event.seq, folded=False)))
+        self.digests_.put(key, MessageState(event.after, event.seq, folded=False).encode())
         if event.after != NO_LABEL:
             self.kept.put(_KEPT.pack(event.after, event.seq), b"")
         if event.message_id and (old is None or event.digest not in self.digests(event.message_id)):
@@ -310,7 +309,7 @@ class Index:
         live = self.live(key)
         if live is None or live.seq != event.seq:
             return
-        self.digests_.put(key, encode_state(live._replace(folded=True)))
+        self.digests_.put(key, live._replace(folded=True).encode())
         if live.label != NO_LABEL:
             self.kept.delete(_KEPT.pack(live.label, live.seq))
 

@@ -53,10 +53,8 @@ from spamnb.model.persons import FilledPlaces, PersonalRows, filled_places
 from spamnb.model.training_rows import TrainingRows
 from spamnb.policy.senders import ListOwner
 from spamnb.store.codec import (
-    decode_state,
     empty_rows,
     encode_recipe,
-    encode_state,
     no_records,
 )
 from spamnb.store.contract import MessageState, ReadView, Store, WriteView, packed
@@ -181,7 +179,7 @@ def check(view: ReadView) -> list[str]:
 
 
 def check_sums(view: ReadView, recipe: Recipe) -> list[str]:
-    """Return where the sums of a fleet's host differ from its rows; see `store.fleet.row_sums`."""
+    """Return where the sums of a fleet's host differ from its rows; see `contract.RowSums`."""
     sums = view.sums()
     if sums is None or sums.same(scan_sums(view, recipe)):
         return []
@@ -860,9 +858,9 @@ def _base_persons(tables: Tables) -> dict[bytes, bytes]:
 def _states(tables: Tables, first: dict[bytes, MessageState]) -> Pairs:
     """Yield the message states at the checkpoint."""
     for digest, value in tables.digests.scan():
-        state = first.get(digest) or decode_state(value)
+        state = first.get(digest) or MessageState.decode(value)
         if state.folded:
-            yield digest, encode_state(state)
+            yield digest, state.encode()
 
 
 def _first_states(view: ReadView) -> dict[bytes, MessageState]:

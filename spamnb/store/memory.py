@@ -41,7 +41,16 @@ from spamnb.model.persons import (
 )
 from spamnb.policy.senders import SenderList
 from spamnb.store.codec import empty_rows, no_records
-from spamnb.store.contract import MessageState, ReadView, Word, WriteView, unpacked
+from spamnb.store.contract import (
+    FleetPosition,
+    MessageState,
+    ReadView,
+    RowSums,
+    Word,
+    WriteView,
+    refuse_apart,
+    unpacked,
+)
 from spamnb.store.journal import (
     MOST_DIGESTS,
     apply_event,
@@ -51,7 +60,6 @@ from spamnb.store.journal import (
     older,
 )
 from spamnb.store.person_tables import encode_personal
-from spamnb.store.row_sums import FleetPosition, RowSums, refuse_apart
 from spamnb.store.weights import scan_sums
 
 _BLOCK = 16_384

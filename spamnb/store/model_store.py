@@ -34,8 +34,7 @@ from spamnb.errors import (
     StoreVersionError,
 )
 from spamnb.model.events import Recipe
-from spamnb.store.bytes import Buffer
-from spamnb.store.codec import decode_recipe
+from spamnb.store.codec import Buffer, decode_recipe
 from spamnb.store.contract import ReadView, WriteView
 from spamnb.store.files import make_folder, refused, sync_folder
 from spamnb.store.rows import RowCache

@@ -15,7 +15,7 @@ import numpy as np
 from spamnb.errors import StoreDamagedError, StoreVersionError
 from spamnb.model.persons import PLACE_BITS, FilledPlaces, PersonalCorrections, filled_places
 from spamnb.policy.senders import OWNERS, SenderList
-from spamnb.store.bytes import Buffer
+from spamnb.store.codec import Buffer
 
 if TYPE_CHECKING:
     from spamnb.store.rows import Table

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from spamnb.errors import StoreDamagedError
 from spamnb.model.events import Ids, changes, locate, order_of
-from spamnb.store.bytes import Buffer
 from spamnb.store.codec import (
+    Buffer,
     Rows,
     RowSet,
     empty_rows,

@@ -2,7 +2,7 @@
 
     meta      format, recipe, totals, base totals, words' layout, journal's free space, log's
               state, position in the log of a fleet; corrections of persons: `person_tables`;
-              lists of senders: `person_tables`; in a fleet: `fleet.row_sums`
+              lists of senders: `person_tables`; in a fleet: `contract.RowSums`
     features  segments of rows: the live state         base      the same for the checkpoint
     log       the rows that changed last, see `rows`
     words     buckets of texts                         journal, digests, mids, kept   see `journal`
@@ -43,10 +43,9 @@ from spamnb.store.codec import (
     row_type,
     to_rows,
 )
-from spamnb.store.contract import MessageState, Word, packed
+from spamnb.store.contract import FleetPosition, MessageState, RowSums, Word, packed, refuse_apart
 from spamnb.store.journal import Index, Journal, Pages, count_labels, event_ids, first_totals, older
 from spamnb.store.person_tables import BASE, LIVE, PersonalTable, SenderTable
-from spamnb.store.row_sums import FleetPosition, RowSums, refuse_apart
 from spamnb.store.rows import (
     LOG_KEY,
     LoggedRows,

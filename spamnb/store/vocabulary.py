@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.model.events import Ids, changes, locate, order_of
 from spamnb.model.features import Words
-from spamnb.store.bytes import Buffer
+from spamnb.store.codec import Buffer
 from spamnb.store.contract import Word
 from spamnb.store.rows import Table
 

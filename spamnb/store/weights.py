@@ -18,8 +18,7 @@ from spamnb.model.events import Ids, Recipe, Records
 from spamnb.model.features import Words
 from spamnb.model.persons import PLACE_BITS, FilledPlaces
 from spamnb.store.codec import empty_rows
-from spamnb.store.contract import ReadView, packed
-from spamnb.store.row_sums import MASK, RowSums
+from spamnb.store.contract import MASK, ReadView, RowSums, packed
 
 _WORDS_AT_ONCE = 1 << 14
 _TEXT_BYTES = 256

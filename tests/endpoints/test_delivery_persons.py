@@ -11,8 +11,8 @@ from test_delivery_delivery import block, send
 from spamnb.engine.filter import Filter
 from spamnb.engine.values import Source
 from spamnb.mail.message import read
+from spamnb.policy.actions import PersonNames
 from spamnb.policy.headers import add_to_message, scanned_fields, unscanned_fields
-from spamnb.policy.recipients import PersonNames
 from spamnb.policy.senders import ListOwner, SenderList
 from spamnb.scan.judge import MOST_BYTES, ModelSession, PersonalCopies, SessionConfig
 from spamnb.telemetry import silent

@@ -8,7 +8,7 @@ from spamnb.engine.filter import Filter
 from spamnb.feedback.review import ReviewQueue
 from spamnb.feedback.service import FeedbackService
 from spamnb.feedback.values import ListTarget
-from spamnb.policy.recipients import PersonNames
+from spamnb.policy.actions import PersonNames
 
 LISTS = {"wanted": "wanted", "unwanted": "never"}
 

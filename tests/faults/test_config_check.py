@@ -13,8 +13,7 @@ from support.daemon import let_others_enter, serve, settings_in
 from support.learner import as_user
 from support.postfix import free_ports
 
-from spamnb.daemon.config_checks import Checked, problems
-from spamnb.daemon.results_check import outcomes
+from spamnb.daemon.config_checks import Checked, outcomes, problems
 from spamnb.settings import load
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")

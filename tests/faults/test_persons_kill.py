@@ -15,7 +15,7 @@ from spamnb.engine.values import Learn, Source
 from spamnb.feedback.review import ReviewQueue
 from spamnb.maintenance.persons import Erasing
 from spamnb.model.events import label_key
-from spamnb.policy.recipients import PersonNames
+from spamnb.policy.actions import PersonNames
 from spamnb.policy.senders import ListOwner
 from spamnb.records.verdicts import HistoryEntry
 from spamnb.settings.values import HistoryLimits

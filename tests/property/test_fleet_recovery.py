@@ -18,8 +18,8 @@ from spamnb.fleet.store import FleetStore
 from spamnb.model.persons import no_corrections
 from spamnb.store import maintenance as audit
 from spamnb.store.codec import no_records
+from spamnb.store.contract import FleetPosition
 from spamnb.store.model_store import open_store
-from spamnb.store.row_sums import FleetPosition
 from spamnb.store.rows import key_of
 
 RECIPE = new_recipe()

@@ -9,7 +9,7 @@ from spamnb.fleet.entries import SEALERS, VERSION
 from spamnb.fleet.log import START, Head
 from spamnb.fleet.store import FleetStore, Member
 from spamnb.store import maintenance as audit
-from spamnb.store.row_sums import FleetPosition
+from spamnb.store.contract import FleetPosition
 from spamnb.store.weights import scan_sums
 from support.stores import picture
 

@@ -15,7 +15,7 @@ from spamnb.feedback.values import Feedback, ListTarget, SenderChange
 from spamnb.maintenance.rewind import relearn
 from spamnb.model.costs import Costs, OwnCosts
 from spamnb.model.events import label_key
-from spamnb.policy.recipients import PersonNames, RecipientCosts, aliases_of
+from spamnb.policy.actions import PersonNames, RecipientCosts, aliases_of
 from spamnb.policy.senders import ListOwner
 from spamnb.store import maintenance as audit
 

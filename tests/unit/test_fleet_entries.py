@@ -29,8 +29,8 @@ from spamnb.fleet.log import Draft, MemoryLog, Outcome
 from spamnb.model.features import Words
 from spamnb.settings.values import TeachingRules
 from spamnb.store.codec import encode_event
+from spamnb.store.contract import FleetPosition, Recorded
 from spamnb.store.memory import MemoryStore
-from spamnb.store.row_sums import FleetPosition, Recorded
 from spamnb.telemetry import now_us
 
 PLACE = Place("e", "host1", 7, 9, 3)

@@ -14,8 +14,8 @@ from spamnb.fleet.log import MemoryLog
 from spamnb.model.events import Records
 from spamnb.model.features import Words
 from spamnb.store import maintenance as audit
+from spamnb.store.contract import FleetPosition, RowSums
 from spamnb.store.model_store import open_store
-from spamnb.store.row_sums import FleetPosition, RowSums
 from spamnb.store.table_views import POSITION_KEY, SUMS_KEY
 from spamnb.store.weights import Weights
 

@@ -11,7 +11,7 @@ from spamnb.mail.message import read
 from spamnb.model import scoring
 from spamnb.model.events import Recipe
 from spamnb.model.features import BLOCK_BYTES, MOST_BLOCKS, text_of_blocks
-from spamnb.model.passages import LENGTHS, passages
+from spamnb.model.scoring import LENGTHS, passages
 from spamnb.model.tokens import fields
 from spamnb.store import maintenance as audit
 from spamnb.store.memory import MemoryStore

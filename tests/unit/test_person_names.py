@@ -8,7 +8,7 @@ from spamnb.daemon.configure import load_names
 from spamnb.errors import SettingsError
 from spamnb.feedback.rights import own_addresses
 from spamnb.operations.home import ModelConfig
-from spamnb.policy.recipients import PersonNames, aliases_of, pairing_fault
+from spamnb.policy.actions import PersonNames, aliases_of, pairing_fault
 from spamnb.settings import load
 from spamnb.settings.persons import person_names
 

@@ -15,7 +15,7 @@ from spamnb.maintenance.persons import Erasing, persons_of
 from spamnb.maintenance.rewind import relearn
 from spamnb.model.costs import Costs
 from spamnb.model.events import NO_LABEL, EventKind
-from spamnb.policy.recipients import PersonNames
+from spamnb.policy.actions import PersonNames
 from spamnb.settings.values import HistoryLimits
 from spamnb.store import maintenance as audit
 from spamnb.telemetry import now_us

@@ -11,7 +11,7 @@ from spamnb.feedback.service import FeedbackService
 from spamnb.feedback.values import ListTarget, SenderChange
 from spamnb.fleet.log import MemoryLog
 from spamnb.operations.request import SENDER, Caller, read_fields, sender_change_of
-from spamnb.policy.recipients import PersonNames
+from spamnb.policy.actions import PersonNames
 from spamnb.settings.values import TeachingRules
 from spamnb.store.memory import MemoryStore
 

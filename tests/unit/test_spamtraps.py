@@ -6,7 +6,7 @@ from support.scanning import as_delivered
 from spamnb.errors import StoreError
 from spamnb.feedback.spool import Spool
 from spamnb.mail.envelope import Envelope
-from spamnb.scan.spamtraps import Traps
+from spamnb.scan.access_lists import Traps
 from spamnb.scan.values import ScanRequest
 
 RAW = b"Subject: buy\r\n\r\nnow\r\n"

@@ -9,9 +9,8 @@ from support.scanning import COSTS, ENVELOPE, HARSH, fields
 from spamnb.engine.filter import Filter
 from spamnb.engine.values import Learn, Source
 from spamnb.model.costs import Costs, OwnCosts
-from spamnb.policy.actions import ActionMap, ActionPolicy
+from spamnb.policy.actions import ActionMap, ActionPolicy, PersonNames, RecipientCosts
 from spamnb.policy.headers import as_block
-from spamnb.policy.recipients import PersonNames, RecipientCosts
 from spamnb.scan.access_lists import AccessLists, parse
 from spamnb.scan.judge import SessionConfig
 from spamnb.scan.scanner import ScanPolicy

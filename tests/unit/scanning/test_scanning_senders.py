@@ -10,9 +10,8 @@ from support.scanning import ENVELOPE, fields
 from spamnb.engine.filter import Filter
 from spamnb.imap.sync import MailboxModel
 from spamnb.mail.envelope import LocalHosts
-from spamnb.policy.actions import ActionMap, ActionPolicy
+from spamnb.policy.actions import ActionMap, ActionPolicy, PersonNames
 from spamnb.policy.headers import as_block
-from spamnb.policy.recipients import PersonNames
 from spamnb.policy.senders import ListOwner, SenderList
 from spamnb.scan.access_lists import AccessLists, parse
 from spamnb.scan.judge import SessionConfig
