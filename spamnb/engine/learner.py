@@ -76,7 +76,7 @@ from spamnb.model.scoring import (
     step,
 )
 from spamnb.model.training_rows import MessageRows, TrainingRows, day_of
-from spamnb.store.codec import encode_event
+from spamnb.store.codec import charged_bytes
 from spamnb.store.contract import ReadView, Store, WriteView
 
 
@@ -492,7 +492,7 @@ class Learner:
             probability_before=before,
             probability_after=after,
             limited=plan.left < LIMITED,
-            stored_bytes=size + len(encode_event(event)) if scored else 0,
+            stored_bytes=size + charged_bytes(event) if scored else 0,
         )
         return self.planner.with_reason(receipt, plan.in_force)
 

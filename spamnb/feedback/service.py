@@ -48,7 +48,7 @@ from spamnb.model.events import Event, label_key
 from spamnb.model.verdict import Verdict
 from spamnb.policy.actions import PersonNames, RecipientCosts, named_person
 from spamnb.settings.values import TeachingRules
-from spamnb.store.codec import encode_event
+from spamnb.store.codec import charged_bytes
 from spamnb.telemetry import Meters, now_us
 
 _MAX_COUNTED_EVENTS = 5000
@@ -438,7 +438,7 @@ class FeedbackService:
                 self._count_event(event, now)
 
     def _count_event(self, event: Event, now: int) -> None:
-        size = len(encode_event(event))
+        size = charged_bytes(event)
         for trust in _possible_trust(event):
             sender = Feedback("", user=event.user, trust=trust)
             self._quota.note(keys_of(sender, self.rules, proven=True), now, size)

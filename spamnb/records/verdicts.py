@@ -44,9 +44,12 @@ from spamnb.errors import (
 from spamnb.model.events import Blocks, Ids
 from spamnb.settings.values import HistoryLimits
 from spamnb.store.codec import (
+    TABLE_NAME_BYTES,
     Buffer,
     ByteCursor,
     FrequentIds,
+    NamedTable,
+    TableOf,
     chunk,
     decode_blocks,
     decode_ids,
@@ -55,6 +58,7 @@ from spamnb.store.codec import (
     encode_ids_raw,
     encode_ints,
     encode_small,
+    no_table,
     text,
     varint,
 )
@@ -307,15 +311,7 @@ class HistoryEntry:
 _TIMES, _BLOCKS = 1, 2
 
 
-_TABLE_NAME_BYTES = 4
 _JSON = json.JSONEncoder(separators=(",", ":")).encode
-
-
-class NamedTable(NamedTuple):
-    """A table of frequent ids and its name, which is random: no other table has ever had it."""
-
-    name: bytes
-    table: FrequentIds
 
 
 def encode_entry(entry: HistoryEntry, frequent: NamedTable | None = None) -> bytes:
@@ -388,21 +384,12 @@ def _decode_head(reader: ByteCursor) -> _EntryHead:
     return _EntryHead(keys, probability, log_odds, flags, version == _WITH_TABLE)
 
 
-TableOf = Callable[[bytes], FrequentIds]
-"""gives the table of a name; raises StoreDamagedError for a name without one"""
-
-
-def no_table(name: bytes) -> FrequentIds:
-    """For entries without a table."""
-    raise StoreDamagedError(f"the table {name.hex()} of a history entry is missing")
-
-
 def decode_entry(data: Buffer, table_of: TableOf = no_table) -> HistoryEntry:
     """The entry in these bytes."""
     reader = ByteCursor(data)
     entry, head = _decode_facts(reader)
     if head.has_table:
-        ids = table_of(bytes(reader.take(_TABLE_NAME_BYTES))).decode(reader)
+        ids = table_of(bytes(reader.take(TABLE_NAME_BYTES))).decode(reader)
     else:
         ids = tuple(decode_ids(reader) for _ in range(reader.varint()))
     count = sum(map(len, ids))
@@ -512,8 +499,8 @@ class _KnownTable(NamedTuple):
 class FrequentTables:
     """The tables of frequent ids of a history that this process has read or made.
 
-    Entries name the table by which they are encoded, so several can be in use. A name is random,
-    because pending entries can come to a new history in which other tables are made.
+    Entries name the table by which they are encoded, so several can be in use. A name is a hash of
+    the table, because pending entries can come to a new history in which other tables are made.
     """
 
     def __init__(self) -> None:
@@ -841,8 +828,7 @@ class History:
             ids = [one for entry in self._newest_of(_FREQUENT_OF) for one in entry.ids]
             if not ids:
                 return  # no entry can be read
-            name = secrets.token_bytes(_TABLE_NAME_BYTES)
-            made = _KnownTable(last, count, NamedTable(name, FrequentIds.of(np.concatenate(ids))))
+            made = _KnownTable(last, count, NamedTable.of(np.concatenate(ids)))
 
             def put_if_due(tables: Tables) -> None:
                 self._frequent.find(tables)  # another process may have been faster

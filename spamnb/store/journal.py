@@ -4,6 +4,7 @@
     digests   label key                                    message state: label, seq, folded
     mids      keyed hash of the Message-ID, 8 bytes | seq  digest
     kept      label u16 | seq u64 (both big-endian)        empty; live messages with journal events
+    meta      "frequent" | name, 4 bytes                   u64 seq | a table of frequent ids
 
 Message-IDs are hashed with the model's secret key, so that a sender cannot make two collide.
 `model.training_rows` defines the effect of an event; `apply_event` applies all of it to arrays of
@@ -19,6 +20,8 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
 
 import numpy as np
 
@@ -42,9 +45,13 @@ from spamnb.model.training_rows import TrainingRows
 from spamnb.store.codec import (
     Buffer,
     ByteCursor,
+    FrequentIds,
+    NamedTable,
     decode_event,
     empty_rows,
     encode_event,
+    has_table,
+    no_table,
     read_head,
 )
 from spamnb.store.contract import MessageState, WriteView
@@ -188,18 +195,97 @@ class ChunkedValues:
             self.table.delete(key)
 
 
+_FREQUENT = b"frequent"
+_FREQUENT_HEAD = struct.Struct("<Q")
+_FREQUENT_FROM = 1_024
+_FREQUENT_GROWTH = 16
+
+
+class FrequentTables:
+    """The tables of frequent ids by which the events of a journal are encoded.
+
+    A table is made of the newest 1,024 events, in the transaction that appends an event, when there
+    are that many, and again when there are 16 times as many. It takes 512 KB and .15 s, and halves
+    the size of the events (an id takes 2.9 bytes instead of 7.3); older events stay as they are.
+    Tables are never changed or removed.
+    """
+
+    def __init__(self, meta: Table, known: dict[bytes, FrequentIds]) -> None:
+        """`known` keeps the tables that this process has read."""
+        self._meta = meta
+        self._known = known
+        self._newest = self._find()
+
+    def _find(self) -> tuple[int, bytes]:
+        """Return the last event when the newest table was made, and the table's name."""
+        found = 0, b""
+        for key, value in self._meta.scan(_FREQUENT):
+            if not key.startswith(_FREQUENT):
+                break
+            found = max(found, (_FREQUENT_HEAD.unpack_from(value)[0], key.removeprefix(_FREQUENT)))
+        return found
+
+    def of(self, name: bytes) -> FrequentIds:
+        """Return the table of a name."""
+        if name not in self._known:
+            raw = self._meta.get(_FREQUENT + name)
+            if raw is None:
+                return no_table(name)
+            ids = np.frombuffer(bytes(raw), np.uint64, offset=_FREQUENT_HEAD.size)
+            self._known[name] = FrequentIds(ids)
+        return self._known[name]
+
+    @property
+    def newest(self) -> NamedTable | None:
+        """The table for new events."""
+        name = self._newest[1]
+        return NamedTable(name, self.of(name)) if name else None
+
+    def renew(self, last_seq: int, newest: Iterable[Event]) -> None:
+        """Make a table if it is time for one; `newest` has the newest event first."""
+        made_at = self._newest[0]
+        if last_seq < (_FREQUENT_GROWTH * made_at or _FREQUENT_FROM):
+            return
+        ids = [ids for event in islice(newest, _FREQUENT_FROM) for ids in event.ids]
+        named = NamedTable.of(np.concatenate([*ids, np.zeros(0, np.uint64)]))
+        head = _FREQUENT_HEAD.pack(last_seq)
+        self._meta.put(_FREQUENT + named.name, head + named.table.ids.tobytes())
+        self._newest = last_seq, named.name
+
+
 class Journal:
     """Events by sequence number."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, frequent: FrequentTables) -> None:
         self._pieces = ChunkedValues(table)
+        self._frequent = frequent
         self.last_seq = self._pieces.last_seq
         self.remove = self._pieces.remove
 
     def append(self, events: Sequence[Event], pages: Pages) -> None:
         """Append events."""
-        if events:
-            self._pieces.append(events[0].seq, map(encode_event, events), pages)
+        if not events:
+            return
+
+        self._frequent.renew(events[-1].seq, chain(reversed(events), self._newest()))
+        encode = partial(encode_event, frequent=self._frequent.newest)
+        self._pieces.append(events[0].seq, map(encode, events), pages)
+
+    def _newest(self) -> Iterator[Event]:
+        return self.events(0, None, newest_first=True)
+
+    def table_in(self, frequent: FrequentTables) -> NamedTable | None:
+        """Return the table for these events in a copy that has these tables; makes one if due."""
+        frequent.renew(self.last_seq(), self._newest())
+        return frequent.newest
+
+    def encoded(self, frequent: NamedTable | None) -> Iterator[tuple[int, bytes]]:
+        """Yield (seq, value) of all events, those without a table by this one."""
+        for seq, data in self._pieces.up(0, None):
+            if frequent is None or has_table(data):
+                yield seq, data
+            else:
+                yield seq, encode_event(decode_event(seq, data), frequent)
 
     def event(self, seq: int) -> Event | None:
         """Return an event; None if the journal does not have it."""
@@ -210,7 +296,7 @@ class Journal:
     ) -> Iterator[Event]:
         """Return the events start <= seq < stop."""
         walk = self._pieces.down if newest_first else self._pieces.up
-        return (decode_event(seq, data) for seq, data in walk(start, stop))
+        return (decode_event(seq, data, self._frequent.of) for seq, data in walk(start, stop))
 
     def last_labels(self, count: int) -> list[tuple[int, int]]:
         """Return (seq, label after) of the newest LEARN and MOVE events, newest first."""

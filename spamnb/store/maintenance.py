@@ -69,7 +69,7 @@ from spamnb.store.files import (
     sync_file,
     sync_folder,
 )
-from spamnb.store.journal import ChunkedValues, Pages, Replay, event_ids, named_ids
+from spamnb.store.journal import FrequentTables, Journal, Pages, Replay, event_ids, named_ids
 from spamnb.store.model_store import (
     DATA_FILE,
     LOCK_FILE,
@@ -85,7 +85,7 @@ from spamnb.store.model_store import (
     sound,
 )
 from spamnb.store.person_tables import BASE, LIVE, SENDERS, encode_senders
-from spamnb.store.rows import LOG_KEY, LogState, Table
+from spamnb.store.rows import LOG_KEY, LogState
 from spamnb.store.table_views import (
     BASE_TOTALS_KEY,
     FORMAT,
@@ -425,18 +425,15 @@ def _rewrite(old: Environment, new: Environment, recipe: Recipe) -> None:
         for name in ("words", "base", "digests", "mids", "kept", "meta"):
             fill(new, name, ((key, bytes(value)) for key, value in tables[name].scan()))
         pages = Pages(new.page_bytes, 0)
-        fill(new, "journal", _recut(from_.journal, pages))
+        journal = Journal(from_.journal, FrequentTables(from_.meta, {}))
+        with new.write() as to:
+            table = journal.table_in(FrequentTables(to["meta"], {}))
+        events = journal.encoded(table)
+        fill(new, "journal", (pair for seq, data in events for pair in pages.chunks(seq, data)))
         log = LogState.decode(from_.meta.get(LOG_KEY))
     with new.write() as tables:
         tables["meta"].put(ROOM_KEY, pages.room.to_bytes(4, "little"))
         tables["meta"].put(LOG_KEY, log._replace(first=log.last).encode())
-
-
-def _recut(journal: Table, pages: Pages) -> Pairs:
-    """Yield the journal's values, split again for a new file's pages."""
-    return (
-        pair for seq, data in ChunkedValues(journal).up(0, None) for pair in pages.chunks(seq, data)
-    )
 
 
 def fill(new: Environment, name: str, pairs: Pairs) -> None:

@@ -37,11 +37,11 @@ from spamnb.model.events import Recipe
 from spamnb.store.codec import Buffer, decode_recipe
 from spamnb.store.contract import ReadView, WriteView
 from spamnb.store.files import make_folder, refused, sync_folder
-from spamnb.store.rows import RowCache
 from spamnb.store.table_views import (
     FORMAT,
     FORMAT_KEY,
     RECIPE_KEY,
+    Caches,
     TableReadView,
     Tables,
     TableWriteView,
@@ -849,7 +849,7 @@ class LmdbStore:
     def read(self) -> Iterator[ReadView]:
         """Open a snapshot."""
         with self.environment.read() as tables:
-            yield TableReadView(Tables(**tables), self._recipe, self._cache())
+            yield TableReadView(Tables(**tables), self._recipe, self._caches())
 
     @contextlib.contextmanager
     def write(self) -> Iterator[WriteView]:
@@ -873,13 +873,12 @@ class LmdbStore:
         return self.environment.transact(body)
 
     def _write_view(self, tables: dict[str, LmdbTable]) -> TableWriteView:
-        return TableWriteView(Tables(**tables), self._recipe, self._cache(), self._page_bytes)
+        return TableWriteView(Tables(**tables), self._recipe, self._caches(), self._page_bytes)
 
-    def _cache(self) -> RowCache:
-        """Return the rows that this process keeps; they are valid until the map is moved."""
+    def _caches(self) -> Caches:
         mapped = self.environment.mapped
-        cache: RowCache = mapped.get("rows") or mapped.setdefault("rows", RowCache())
-        return cache
+        caches: Caches = mapped.get("caches") or mapped.setdefault("caches", Caches())
+        return caches
 
     def _writable(self) -> None:
         if self._readonly:

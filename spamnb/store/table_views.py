@@ -1,7 +1,7 @@
 """The read view and write view of `contract` over tables of bytes; independent of the engine.
 
-    meta      format, recipe, totals, base totals, words' layout, journal's free space, log's
-              state, position in the log of a fleet; corrections of persons: `person_tables`;
+    meta      format, recipe, totals, base totals, words' layout, journal's free space and tables of
+              frequent ids, log's state, position in the log of a fleet; corrections of persons and
               lists of senders: `person_tables`; in a fleet: `contract.RowSums`
     features  segments of rows: the live state         base      the same for the checkpoint
     log       the rows that changed last, see `rows`
@@ -15,6 +15,7 @@ Failure: StoreDamagedError if a value is missing or inconsistent.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
@@ -33,6 +34,7 @@ from spamnb.model.persons import (
 from spamnb.model.training_rows import TrainingRows
 from spamnb.policy.senders import SenderList
 from spamnb.store.codec import (
+    FrequentIds,
     Rows,
     RowSet,
     decode_totals,
@@ -44,7 +46,16 @@ from spamnb.store.codec import (
     to_rows,
 )
 from spamnb.store.contract import FleetPosition, MessageState, RowSums, Word, packed, refuse_apart
-from spamnb.store.journal import Index, Journal, Pages, count_labels, event_ids, first_totals, older
+from spamnb.store.journal import (
+    FrequentTables,
+    Index,
+    Journal,
+    Pages,
+    count_labels,
+    event_ids,
+    first_totals,
+    older,
+)
 from spamnb.store.person_tables import BASE, LIVE, PersonalTable, SenderTable
 from spamnb.store.rows import (
     LOG_KEY,
@@ -94,13 +105,21 @@ def _columns(parts: Iterable[RowSet]) -> Iterator[tuple[Ids, Records]]:
     return ((ids.copy(), records_of(rows)) for ids, rows in parts if len(ids))
 
 
+@dataclass(frozen=True)
+class Caches:
+    """What a process keeps of the tables of one store, valid until the map is moved."""
+
+    rows: RowCache = field(default_factory=RowCache)
+    frequent: dict[bytes, FrequentIds] = field(default_factory=dict)
+
+
 class TableReadView:
     """`contract.ReadView` over tables."""
 
-    def __init__(self, tables: Tables, recipe: Recipe, cache: RowCache | None = None) -> None:
+    def __init__(self, tables: Tables, recipe: Recipe, caches: Caches | None = None) -> None:
         self._tables = tables
         self._recipe = recipe
-        self._cache = cache or RowCache()
+        self._caches = caches or Caches()
         self._labels = len(recipe.labels)
         self._row_type = row_type(self._labels)
 
@@ -116,7 +135,7 @@ class TableReadView:
     def _features(self) -> LoggedRows:
         tables = self._tables
         segments = Segments(tables.features, self._row_type)
-        return LoggedRows(segments, tables.log, tables.meta, self._cache)
+        return LoggedRows(segments, tables.log, tables.meta, self._caches.rows)
 
     @cached_property
     def _base(self) -> Segments:
@@ -128,7 +147,8 @@ class TableReadView:
 
     @cached_property
     def _journal(self) -> Journal:
-        return Journal(self._tables.journal)
+        tables = self._tables
+        return Journal(tables.journal, FrequentTables(tables.meta, self._caches.frequent))
 
     @cached_property
     def _index(self) -> Index:
@@ -251,8 +271,8 @@ class TableReadView:
 class TableWriteView(TableReadView):
     """`contract.WriteView` over tables."""
 
-    def __init__(self, tables: Tables, recipe: Recipe, cache: RowCache, page_bytes: int) -> None:
-        super().__init__(tables, recipe, cache)
+    def __init__(self, tables: Tables, recipe: Recipe, caches: Caches, page_bytes: int) -> None:
+        super().__init__(tables, recipe, caches)
         self._page_bytes = page_bytes
         self._next = 0
         self._gathered: tuple[Ids, Rows] | None = None

@@ -23,9 +23,9 @@ from support.stores import (
 )
 
 from spamnb.model.events import NO_LABEL, EventKind, Recipe
+from spamnb.store import journal, vocabulary
 from spamnb.store import rows as logged_rows
 from spamnb.store import rows as segments
-from spamnb.store import vocabulary
 from spamnb.store.maintenance import check, named, stale
 from spamnb.store.memory import MemoryStore
 from spamnb.store.model_store import open_store
@@ -177,11 +177,13 @@ class Histories(RuleBasedStateMachine):
 
 
 class CrowdedHistories(Histories):
-    """The same with a short log of rows, and with pending words."""
+    """The same with a short log of rows, with pending words, and tables of frequent ids."""
 
     def __init__(self):
         self.kept = logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE, segments.ROW_BITS
         self.fresh = vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED
+        self.tables = journal._FREQUENT_FROM, journal._FREQUENT_GROWTH
+        journal._FREQUENT_FROM, journal._FREQUENT_GROWTH = 3, 2
         logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE, segments.ROW_BITS = 8, 7, 5
         vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED = 25, 2
         super().__init__()
@@ -189,6 +191,7 @@ class CrowdedHistories(Histories):
     def teardown(self):
         logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE, segments.ROW_BITS = self.kept
         vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED = self.fresh
+        journal._FREQUENT_FROM, journal._FREQUENT_GROWTH = self.tables
         super().teardown()
 
 
@@ -198,5 +201,7 @@ TestHistories.settings = settings(
     max_examples=settings.default.max_examples // 2, stateful_step_count=20
 )
 TestCrowdedHistories = CrowdedHistories.TestCase
-TestCrowdedHistories.__doc__ = "The same with a log of rows that goes round all the time."
+TestCrowdedHistories.__doc__ = (
+    "The same with a log of rows that goes round all the time, and several tables of ids."
+)
 TestCrowdedHistories.settings = TestHistories.settings

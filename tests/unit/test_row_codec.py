@@ -27,6 +27,7 @@ from spamnb.model.events import (
 from spamnb.store.codec import (
     ByteCursor,
     FrequentIds,
+    NamedTable,
     chunk,
     decode_event,
     decode_ids,
@@ -55,6 +56,7 @@ U64 = st.integers(0, (1 << 64) - 1)
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 ID_SETS = st.sets(U64, max_size=80).map(lambda s: np.array(sorted(s), np.uint64))
 ANY_TEXT = st.text(st.characters(), max_size=20)
+NAMED = NamedTable.of(np.arange(500, dtype=np.uint64) << np.uint64(50))
 
 
 MOST = (1 << 63) - 1
@@ -94,6 +96,7 @@ def events(draw):
     delta = draw(any_update)
     count = sum(map(len, ids))
     times = st.lists(st.integers(0, (1 << 32) - 1), min_size=count, max_size=count)
+    blocks = st.lists(st.integers(0, 255), min_size=count, max_size=count)
     bulk = None
     if draw(st.booleans()):
         named = draw(ID_SETS)
@@ -121,6 +124,8 @@ def events(draw):
         weight=draw(st.sampled_from([1.0, 0.1, 0.0])),
         person=person,
         owner=owner,
+        blocks=np.array(draw(blocks), np.uint8) if draw(st.booleans()) else None,
+        left_out=draw(st.sampled_from([b"", b"\1", bytes(range(40))])),
     )
 
 
@@ -306,13 +311,27 @@ class TestEvents:
         """Every field, in every combination of what may be missing."""
         assert plain(decode_event(event.seq, encode_event(event))) == plain(event)
 
-    @given(events(), st.data())
-    def test_a_cut_event_is_damage(self, event, data):
+    @given(events(), st.sampled_from([None, NAMED]), st.data())
+    def test_a_cut_event_is_damage(self, event, table, data):
         """A truncated event raises an error, wherever it was cut."""
-        raw = encode_event(event)
+        raw = encode_event(event, table)
         short = raw[: data.draw(st.integers(0, len(raw) - 1))]
         with pytest.raises(StoreDamagedError):
-            decode_event(event.seq, short)
+            decode_event(event.seq, short, lambda _: NAMED.table)
+
+    @given(events(), st.lists(ID_SETS, max_size=3))
+    def test_any_event_comes_back_by_a_table(self, event, frequent):
+        """With a table of some of its ids and of others; without this table it cannot be read."""
+        table = NamedTable.of(np.concatenate([*event.ids, *frequent, np.zeros(0, np.uint64)]))
+        raw = encode_event(event, table)
+        assert plain(decode_event(event.seq, raw, {table.name: table.table}.__getitem__)) == plain(
+            event
+        )
+        assert encode_event(decode_event(event.seq, raw, lambda _: table.table)) == encode_event(
+            event
+        )
+        with pytest.raises(StoreDamagedError, match="frequent ids is missing"):
+            decode_event(event.seq, raw)
 
     def test_a_learn_keeps_one_push(self):
         """A `net_update` equal to `delta` is not written, even if it is another object."""
