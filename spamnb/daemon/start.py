@@ -159,6 +159,8 @@ class BindAddress:
     host: str = ""
     port: int = 0
     path: str = ""
+    mode: int = field(default=0o660, compare=False)
+    """of a unix socket; a socket that is bound keeps its mode"""
 
     def __str__(self) -> str:
         if self.path:
@@ -209,9 +211,9 @@ class Sockets:
     bound: dict[str, BindAddress] = field(default_factory=dict)
     """addresses that were bound here, not by the service manager"""
 
-    def add(self, name: str, bind: BindAddress, slots: int, mode: int = 0o660) -> None:
+    def add(self, name: str, bind: BindAddress, slots: int) -> None:
         """Bind an address."""
-        self.groups[name] = _groups(bind, slots, mode)
+        self.groups[name] = _groups(bind, slots)
         self.bound[name] = bind
 
     def rebind(
@@ -274,10 +276,10 @@ def _close(groups: Iterable[SocketGroup]) -> None:
         group.close()
 
 
-def _groups(bind: BindAddress, slots: int, mode: int = 0o660) -> list[SocketGroup]:
+def _groups(bind: BindAddress, slots: int) -> list[SocketGroup]:
     if bind.path:
         path = Path(bind.path)
-        one = _unix(path, mode)
+        one = _unix(path, bind.mode)
         return [SocketGroup((one,), (path, path.stat().st_ino))]
     made: list[SocketGroup] = []
     try:
@@ -585,23 +587,17 @@ def _bind(
 ) -> None:
     """Adopt the sockets that were handed over by name, bind the rest."""
     settings = serve_request.settings
-    for name, text in addresses_of(settings).items():
+    for name in addresses_of(settings):
         if name in given:
             sockets.adopt(name, given.pop(name))
             continue
         slots = 1 if name in RESERVED else workers_of(settings)
-        # As at the control socket, the kernel reports the users that connect. A proxy names users
-        # itself, so not every local user may connect as the proxy.
-        by_proxy = UNIX in settings.console.proxies
-        mode = 0o666 if name == CONSOLE and not by_proxy else 0o660
-        sockets.add(name, _bind_address(text), slots, mode)
+        sockets.add(name, bind_address_of(settings, name), slots)
     if CONTROL in given:
         sockets.adopt(CONTROL, given.pop(CONTROL))
     else:
-        # All users that can reach it may connect: the kernel reports their user id, and the
-        # permissions of the folder decide which users can reach it.
         control = control_of(settings, serve_request.home, serve_request.environment)
-        sockets.add(CONTROL, BindAddress(path=str(control)), 1, mode=0o666)
+        sockets.add(CONTROL, BindAddress(path=str(control), mode=FOR_ALL), 1)
     if given:
         raise UserError(
             f"the service manager passed sockets for unknown listeners: "
@@ -610,9 +606,22 @@ def _bind(
         )
 
 
-def _bind_address(text: str) -> BindAddress:
-    address = Address.parse(text)
-    return BindAddress(address.host, address.port, address.path)
+FOR_ALL = 0o666
+"""mode of the sockets at which the kernel reports the users that connect: they have their own
+rights there, and the permissions of the folder decide which users can reach it"""
+
+
+def bind_address_of(settings: Settings, name: str) -> BindAddress:
+    """Return where to bind a listener, the delivery agent or the console."""
+    address = Address.parse(addresses_of(settings)[name])
+    if name == CONSOLE:
+        # A proxy names users itself, so not every local user may connect as the proxy.
+        asks_kernel = UNIX not in settings.console.proxies
+    else:
+        listener = listeners_of(settings).get(name)
+        asks_kernel = listener is not None and listener.protocol == "scanner"
+    mode = FOR_ALL if asks_kernel else 0o660
+    return BindAddress(address.host, address.port, address.path, mode)
 
 
 def workers_of(settings: Settings) -> int:
@@ -736,7 +745,7 @@ class DaemonSockets:
     def apply_settings(self, before: Settings, after: Settings) -> set[str]:
         """Bind new addresses; return the listeners with a new address or another protocol."""
         old, new = listeners_of(before), listeners_of(after)
-        wanted = {name: _bind_address(one.address) for name, one in new.items()}
+        wanted = {name: bind_address_of(after, name) for name in new}
         moved = set(self._sockets.rebind(wanted, workers_of(after), RESERVED))
         for name in old.keys() - new.keys():
             self._log({"event": "listener removed", "listener": name})

@@ -96,7 +96,8 @@ def find(file: Path | None) -> MailServer | None:
         smtp=_smtp(_value(exim, "daemon_smtp_ports"), _value(exim, "local_interfaces")),
         is_running=is_running,
         files_junk="dovecot" in whole.lower() or "x-spam-flag" in whole.lower(),
-        names_recipients=False,
+        by_socket=True,
+        user=_value(exim, "exim_user"),
     )
 
 

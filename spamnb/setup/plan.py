@@ -140,9 +140,9 @@ class MailServer(NamedTuple):
     files_junk: bool = True
     """whether marked mail comes into the junk folder, through Dovecot or by the server itself"""
     by_socket: bool = False
-    """whether a unix socket is better: there its user may say for whom a message is"""
-    names_recipients: bool = True
-    """whether spamnb learns for whom a message is"""
+    """whether it is asked at a unix socket: only there may its user say for whom a message is"""
+    user: str = ""
+    """the system user that asks at the socket, if it is not that of spamnb"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,7 @@ def plan_of(found: Found, answers: Answers) -> Plan:
         stages.append(dovecot_part.stage(dovecot, moves=moves, spool=spool))
     if server is not None:
         stages.append(server.stage(address))
-        notes += _notes_of(server, answers, has_dovecot=dovecot is not None)
+        notes += _notes_of(server, answers, address, has_dovecot=dovecot is not None)
     notes += [note for stage in stages if stage is not None for note in stage.notes]
     can_start = found.is_served or found.has_systemd
     return Plan(
@@ -191,7 +191,9 @@ def plan_of(found: Found, answers: Answers) -> Plan:
     )
 
 
-def _notes_of(server: MailServer, answers: Answers, *, has_dovecot: bool) -> Iterable[str]:
+def _notes_of(
+    server: MailServer, answers: Answers, address: str, *, has_dovecot: bool
+) -> Iterable[str]:
     if not server.files_junk:
         yield (
             f"{server.name} does not seem to deliver through Dovecot, so marked mail stays in the "
@@ -205,8 +207,11 @@ def _notes_of(server: MailServer, answers: Answers, *, has_dovecot: bool) -> Ite
         yield f"{server.name} does not run: it asks spamnb after its start"
     if answers.teach == "moves" and not has_dovecot:
         yield "there is no Dovecot: `spamnb watch MAILDIR` learns from moves (docs/commands.md)"
-    if answers.persons == "yes" and not server.names_recipients:
-        yield f"{server.name} does not say for whom a message is, so the model for all decides"
+    if server.by_socket and not address.startswith("unix:"):
+        yield (
+            f"{server.name} may not say over TCP for whom a message is, so corrections of system "
+            "users wait for review, and one model decides for all"
+        )
 
 
 def _fit(server: Any, name: str, lines: str, notes: list[str]) -> Any:
@@ -225,8 +230,10 @@ def _address(found: Found) -> str:
     there = [one for one in found.settings.listener.values() if one.protocol == protocol]
     addresses = [one.address for one in there if not one.border] or [found.listen]
     if not addresses[0] and found.server is not None and found.server.by_socket:
-        folder = _SOCKETS if found.has_systemd else home_of(found.settings)
-        return f"unix:{folder}/scan.sock"
+        is_usual = found.has_systemd or _SOCKETS.is_dir()
+        # Another user of the system cannot reach a socket in the home.
+        if is_usual or not found.server.user:
+            return f"unix:{_SOCKETS if is_usual else home_of(found.settings)}/scan.sock"
     address = addresses[0] or f"127.0.0.1:{next(port for port in _PORTS if _is_free(port))}"
     host, colon, port = address.rpartition(":")
     if host == "unix" or not (colon and port.isdigit()):
@@ -256,8 +263,13 @@ def _own_stage(found: Found, answers: Answers, address: str, notes: list[str]) -
     # A domain that only this machine has, such as its host name, is no domain of addresses.
     domains = [one for one in domains if one not in hosts]
     tables["local"] = {"hosts": hosts} | ({"domains": domains} if domains else {})
+    delegates = []
     if answers.teach == "moves" and found.dovecot is not None and found.dovecot.owner:
-        tables["serve"] = {"delegates": [found.dovecot.owner]}
+        delegates.append(found.dovecot.owner)
+    if found.server is not None and address.startswith("unix:") and found.server.user:
+        delegates.append(found.server.user)
+    if delegates:
+        tables["serve"] = {"delegates": delegates}
     if answers.persons == "yes":
         tables["persons"] = {"enabled": True}
     if answers.console == "yes":

@@ -1,6 +1,7 @@
 """A real Exim asks the real daemon by its `spam` condition, as the documentation says."""
 
 import email
+import json
 import shutil
 import smtplib
 
@@ -13,6 +14,7 @@ pytestmark = needs_scanning_exim
 
 SAMPLE = PROJECT / "corpora" / "sample"
 MORE = 'on_fault = "defer"\n[local]\nhosts = ["mx.example.org"]\n'
+MORE += '[serve]\ndelegates = ["Debian-exim"]\n'
 
 
 DECISIONS = {"ham": "deliver", "spam": "junk"}
@@ -55,7 +57,10 @@ def test_mail_is_marked(site, label, flag, actions):
     verdict = found.get_all("X-Spamnb-Verdict")
     if site.protocol.endswith("rspamd"):
         assert [one.partition(";")[0] for one in verdict] == [DECISIONS[label]]
-        assert found["X-Spamnb-Signature"]
+        # So alice may correct the verdict.
+        newest = json.loads(site.daemon.spamnb("history", "--json", "--limit", "1"))
+        assert newest["notes"]["to"] == "alice@example.org"
+        assert newest["signature"] == found["X-Spamnb-Signature"]
     else:
         assert verdict is None
     assert f"action {actions[site.protocol.endswith('rspamd')]}." in site.log()

@@ -14,7 +14,7 @@ from spamnb.store import rows
 from spamnb.store import rows as segments
 from spamnb.store.model_store import open_store
 from spamnb.store.rows import RowCache
-from spamnb.store.table_views import TableReadView, Tables
+from spamnb.store.table_views import Caches, TableReadView, Tables
 
 EVERYTHING = ids_of(*range(800))
 
@@ -43,7 +43,7 @@ class Snapshot:
             self.rows |= zip(ids.tolist(), records.n.tolist(), strict=True)
 
     def view(self, cache):
-        return TableReadView(self.tables, RECIPE, cache)
+        return TableReadView(self.tables, RECIPE, Caches(rows=cache))
 
     def check(self, cache):
         """Look all rows up with what another process or thread keeps."""
@@ -85,7 +85,7 @@ def test_addresses_follow_each_snapshot(store, seed):
     caches = [RowCache() for _ in range(3)]
     snapshots = [Snapshot(store)]
     for number in range(1, 100):
-        store.environment.mapped["rows"] = rng.choice(caches)
+        store.environment.mapped["caches"] = Caches(rows=rng.choice(caches))
         with suppress(ZeroDivisionError):
             change = rng.choice(WRITES)
             store.transact(lambda view, change=change, at=number: change(view, at, rng))
@@ -150,7 +150,8 @@ def test_a_writer_among_readers_of_older_snapshots(store):
     rng = random.Random(2)
     store.transact(lambda view: learn_many(view, 0, rng))
     older = Snapshot(store)
-    store.environment.mapped["rows"] = cache = Disturbed()
+    cache = Disturbed()
+    store.environment.mapped["caches"] = Caches(rows=cache)
     cache.older = older.view(RowCache())
     for number in range(1, 60):
         store.transact(lambda view, at=number: learn_one(view, at, rng))

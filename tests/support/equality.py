@@ -100,7 +100,7 @@ class Site:
         if not exim.why_not_scanning():
             for name in ("spamd", "rspamd"):
                 self.servers[f"Exim, {name}"] = one = AskingExim(f"protocol of {name}")
-                one.port["filter"] = self.port["scanner"]
+                one.port["filter"], one.socket = self.port["scanner"], ""
         for server in self.servers.values():
             server.start()
 

@@ -22,6 +22,7 @@ from support.waiting import LIMIT_S, until
 
 PAGE, WAY, JUNK = "exim.md", "After the queue", "File spam into Junk"
 ASKED, CONDITION = "spamc.md", "Exim"
+USUAL = "/run/spamnb/scan.sock"
 USER = "Debian-exim"
 PROGRAM = os.environ.get("EXIM") or shutil.which("exim4")
 
@@ -205,15 +206,21 @@ class AskingExim(Exim):
         """`protocol`: "protocol of spamd" or "protocol of rspamd"."""
         super().__init__()
         self.protocol = protocol
+        self.socket = str(self.root / "scan.sock") if protocol.endswith("rspamd") else ""
+        """at which it asks; empty: at the port"""
 
     def settings(self):
         """The daemon's part of the recipe."""
-        tcp = snippet(ASKED, "The listener", "spamnb.toml").partition("[listener.local]")[0]
+        text = snippet(ASKED, "The listener", "spamnb.toml")
+        tcp, table, local = text.partition("[listener.local]")
+        if self.socket:
+            return table + changed(local, {USUAL: self.socket})
         return changed(tcp, {":783": f":{self.port['filter']}"})
 
     def parts(self):
         """The snippets of the recipe."""
-        address = {"127.0.0.1 783": f"127.0.0.1 {self.port['filter']}"}
+        usual = USUAL if self.protocol.endswith("rspamd") else "127.0.0.1 783"
+        address = {usual: self.socket or f"127.0.0.1 {self.port['filter']}"}
         asked = _part(ASKED, CONDITION, f"main section, {self.protocol}", address)
         plain = self.without_filter()
         acl = _part(ASKED, CONDITION, f"acl for DATA, {self.protocol}")

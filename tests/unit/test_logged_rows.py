@@ -13,7 +13,8 @@ from spamnb.store import rows as segments
 from spamnb.store.codec import row_type
 from spamnb.store.maintenance import check, compact
 from spamnb.store.model_store import open_store
-from spamnb.store.rows import LOG_KEY, LogState, RowCache, Segments
+from spamnb.store.rows import LOG_KEY, LogState, Segments
+from spamnb.store.table_views import Caches
 
 
 @pytest.fixture
@@ -111,16 +112,16 @@ def test_another_reader_sees_each_lesson_as_soon_as_it_is_acknowledged(store, tm
     ids, everything = ids_of(*range(5)), ids_of(*range(200))
     ones = np.ones((200, 2))
     with contextlib.closing(open_store(tmp_path / "model", readonly=True)) as reader:
-        kept = store.environment.mapped["rows"] = RowCache()
+        kept = store.environment.mapped["caches"] = Caches()
         for number in range(1, 30):
             store.environment.mapped.clear()
             learn(store, some_mail(number), HAM)
-            store.environment.mapped["rows"] = kept
+            store.environment.mapped["caches"] = kept
             with reader.read() as view:
                 assert view.gather(ids).n[:, HAM].tolist() == [number] * 5
         store.environment.mapped.clear()
         store.transact(lambda view: apply(view, bulk_event(view, everything, ones, ones)))
-        store.environment.mapped["rows"] = kept
+        store.environment.mapped["caches"] = kept
         with reader.read() as view:
             assert view.gather(ids).n[:, HAM].tolist() == [30] * 5
 
