@@ -351,6 +351,9 @@ def _show_next(found: Found, plan: Plan, answers: Answers) -> None:
     say("  spamnb train HAM SPAM          teach it with sorted old mail (folders, mboxes)")
     if found.dovecot is not None:
         say("  spamnb train --mailbox USER    teach it with the mail that a user has sorted")
+    else:
+        say("  spamnb train --labels folders MAILDIR")
+        say("                                 teach it with the mail that a user has sorted")
     say("  spamnb setup --yes --test ADDRESS")
     say("                                 send a test message, and move it as its user would")
     if answers.console == "yes":

@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from math import exp
 from pathlib import Path
+from shutil import which
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -196,6 +197,12 @@ def _programs(users: tuple[str, ...], program: list[str]) -> Iterator[tuple[str,
     from spamnb.imap.client import ImapClient
     from spamnb.settings.values import ImapTimes
 
+    if users and which(program[0]) is None:
+        raise UserError(
+            f"the program {program[0]} is not here, so no mailbox can be opened",
+            hint="name the program with --mailbox-program; without Dovecot, `spamnb train "
+            "--labels folders MAILDIR` reads a Maildir",
+        )
     for user in users:
         command = [word.replace("{user}", user) for word in program]
 

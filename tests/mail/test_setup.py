@@ -129,6 +129,8 @@ def test_the_mail_that_users_have_sorted_is_learnt(site):
             os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
         assert "3 learnt" in done_by(forked(home, *learn))
         assert not list(copies.glob("spamnb-*/0"))
+    missing = site.daemon.command("train", "--mailbox", "x", "--mailbox-program", "nowhere")
+    assert missing.err.startswith("spamnb: the program nowhere is not here")
     subjects = site.daemon.command("train", "--mailbox", "x", "--mailbox-program", "false")
     assert subjects.code == 4
     assert "Traceback" not in subjects.err
