@@ -248,9 +248,11 @@ class FrequentTables:
             return
         ids = [ids for event in islice(newest, _FREQUENT_FROM) for ids in event.ids]
         named = NamedTable.of(np.concatenate([*ids, np.zeros(0, np.uint64)]))
-        head = _FREQUENT_HEAD.pack(last_seq)
-        self._meta.put(_FREQUENT + named.name, head + named.table.ids.tobytes())
-        self._newest = last_seq, named.name
+        key, table = _FREQUENT + named.name, named.table.ids.tobytes()
+        old = self._meta.get(key)
+        if old is None or old[_FREQUENT_HEAD.size :] == table:  # never replace another table
+            self._meta.put(key, _FREQUENT_HEAD.pack(last_seq) + table)
+            self._newest = last_seq, named.name
 
 
 class Journal:
