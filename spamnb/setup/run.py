@@ -38,8 +38,8 @@ from spamnb.settings import home_of
 from spamnb.settings.schema import Settings
 from spamnb.setup import dovecot as dovecot_part
 from spamnb.setup import exim as exim_part
+from spamnb.setup import old_filters, own_settings
 from spamnb.setup import opensmtpd as opensmtpd_part
-from spamnb.setup import own_settings
 from spamnb.setup import postfix as postfix_part
 from spamnb.setup.dovecot import DEFAULT_SPOOL, Dovecot
 from spamnb.setup.edits import Block, blocks, has_torn_block, without_blocks
@@ -137,6 +137,7 @@ def look(config: Path, settings: Settings, options: Argv, places: Places) -> Fou
         raise UserError(f"{places.dovecot} is no file of settings that Dovecot can read")
     notes = [f"{one.name} is here, too, and is left as it is ({one.about})" for one in there[1:]]
     notes += [_SENDMAIL] if shutil.which("sendmail.sendmail") else []
+    notes += old_filters.notes(old_filters.homes_of_users())
     return Found(
         config=config,
         settings=settings,
