@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from spamnb.engine.values import MergedWords
 from spamnb.errors import RefusedError, UserError
-from spamnb.mail.charset import CONTROLS, ZERO_WIDTH, plain
+from spamnb.mail.charset import CONTROLS, ZERO_WIDTH
+from spamnb.mail.confusables import plain
 from spamnb.model.events import BulkChange, Ids, Ints, Recipe, changes, locate, no_totals, order_of
 from spamnb.model.features import MIN_BYTES, Key, Words, extract
 from spamnb.model.tokens import Field, TokenLocation

@@ -18,7 +18,7 @@ from itertools import islice, pairwise, product
 from math import isqrt
 from typing import NamedTuple
 
-from spamnb.mail.charset import plain, plain_and_whole
+from spamnb.mail.confusables import plain, plain_and_whole
 from spamnb.mail.limits import PARTLY
 from spamnb.mail.message import Message, Part, Text
 

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from support.cpu_time import is_within, least_seconds
 
-from spamnb.mail.charset import plain
+from spamnb.mail.confusables import plain
 
 
 @pytest.mark.parametrize(

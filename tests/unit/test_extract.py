@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from spamnb.mail.charset import plain
+from spamnb.mail.confusables import plain
 from spamnb.model import features
 from spamnb.model.features import (
     CUT_BYTES,
