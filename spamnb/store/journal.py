@@ -268,7 +268,6 @@ class Journal:
         """Append events."""
         if not events:
             return
-
         self._frequent.renew(events[-1].seq, chain(reversed(events), self._newest()))
         encode = partial(encode_event, frequent=self._frequent.newest)
         self._pieces.append(events[0].seq, map(encode, events), pages)
