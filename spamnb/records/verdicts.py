@@ -63,7 +63,7 @@ from spamnb.store.codec import (
     varint,
 )
 from spamnb.store.files import make_folder, refused, sync_folder
-from spamnb.store.journal import ChunkedValues, Pages, surely_older
+from spamnb.store.journal import ChunkedValues, Pages, StoredTable, surely_older
 from spamnb.store.model_store import (
     DATA_FILE,
     Environment,
@@ -472,8 +472,6 @@ _MAX_PENDING = 4 << 20
 """some 1,700 entries, moved in 40 ms; also the most for one transaction"""
 _READ_AT_ONCE = 64
 _ROOM = b"room"
-_FREQUENT = b"frequent"
-_FREQUENT_HEAD = struct.Struct("<QQ")
 _FREQUENT_OF = 8_000
 """the entries of which a table is made, the newest: .3 s"""
 _FREQUENT_FROM = 1_000
@@ -488,14 +486,6 @@ Tables = dict[str, LmdbTable]
 Result = TypeVar("Result")
 
 
-class _KnownTable(NamedTuple):
-    seq: int
-    """the newest entry when the table was made"""
-    entries: int
-    """how many there were"""
-    named: NamedTable
-
-
 class FrequentTables:
     """The tables of frequent ids of a history that this process has read or made.
 
@@ -504,7 +494,8 @@ class FrequentTables:
     """
 
     def __init__(self) -> None:
-        self._known: dict[bytes, _KnownTable] = {}
+        self._ids: dict[bytes, FrequentIds] = {}
+        self._known: dict[bytes, StoredTable] = {}
 
     @property
     def newest(self) -> NamedTable | None:
@@ -523,36 +514,27 @@ class FrequentTables:
             return count >= _FREQUENT_FROM
         last = max(self._known.values(), key=lambda one: one.seq)
         is_old = seq > last.seq + _FREQUENT_DAYS * _DAY_US
-        return is_old or count >= _FREQUENT_GROWTH * last.entries
+        return is_old or count >= _FREQUENT_GROWTH * last.values
 
     def find(self, tables: Tables) -> None:
         """Read those that other processes have made."""
-        for key, _ in tables["meta"].scan(_FREQUENT):
-            if not key.startswith(_FREQUENT):
-                break
-            self._read(tables, key)
+        for one in StoredTable.all(tables["meta"], self._ids):
+            self._known[one.named.name] = one
 
     def reader(self, tables: Tables) -> TableOf:
         """Gives the table of a name, in one snapshot."""
 
         def table_of(name: bytes) -> FrequentIds:
-            found = self._known.get(name) or self._read(tables, _FREQUENT + name)
-            return no_table(name) if found is None else found.named.table
+            if name not in self._known:
+                self.find(tables)
+            return self._known[name].named.table if name in self._known else no_table(name)
 
         return table_of
-
-    def _read(self, tables: Tables, key: bytes) -> _KnownTable | None:
-        name = key.removeprefix(_FREQUENT)
-        if name not in self._known and (raw := tables["meta"].get(key)) is not None:
-            seq, count = _FREQUENT_HEAD.unpack_from(raw)
-            ids = np.frombuffer(bytes(raw), np.uint64, offset=_FREQUENT_HEAD.size)
-            self._known[name] = _KnownTable(seq, count, NamedTable(name, FrequentIds(ids)))
-        return self._known.get(name)
 
     def put_known(self, tables: Tables) -> None:
         """Store the tables that this process knows in another history."""
         for one in self._known.values():
-            _put_table(tables, one)
+            one.put(tables["meta"])
 
     def forget(self, tables: Tables) -> None:
         """Delete the tables that only deleted entries need."""
@@ -562,13 +544,8 @@ class FrequentTables:
         for (name, _), (_, later) in pairwise(by_age):
             # A process can use an old table until its next flush.
             if later.seq + _DAY_US < oldest:
-                tables["meta"].delete(_FREQUENT + name)
-                del self._known[name]
-
-
-def _put_table(tables: Tables, one: _KnownTable) -> None:
-    head = _FREQUENT_HEAD.pack(one.seq, one.entries)
-    tables["meta"].put(_FREQUENT + one.named.name, head + one.named.table.ids.tobytes())
+                StoredTable.remove(tables["meta"], name)
+                del self._known[name], self._ids[name]
 
 
 class History:
@@ -828,12 +805,12 @@ class History:
             ids = [one for entry in self._newest_of(_FREQUENT_OF) for one in entry.ids]
             if not ids:
                 return  # no entry can be read
-            made = _KnownTable(last, count, NamedTable.of(np.concatenate(ids)))
+            made = StoredTable(last, count, NamedTable.of(np.concatenate(ids)))
 
             def put_if_due(tables: Tables) -> None:
                 self._frequent.find(tables)  # another process may have been faster
                 if self._frequent.is_due(count, last):
-                    _put_table(tables, made)
+                    made.put(tables["meta"])
 
             self._environment.transact(put_if_due)
             with self._environment.read() as tables:

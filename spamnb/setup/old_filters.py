@@ -59,7 +59,7 @@ def notes(homes: Iterable[Path]) -> Iterator[str]:
         wanted = (place / name for place in places for name in old.files)
         found = [path for path in dict.fromkeys(wanted) if _is_there(path)]
         if found:
-            others = f", and for {len(found) - 1} more users" if len(found) > 1 else ""
+            others = f", and {len(found) - 1} more" if len(found) > 1 else ""
             place = found[0].parent / "bayes" if found[0].name == "bayes_toks" else found[0]
             command = old.command.format(shlex.quote(str(place)))
             yield f"{old.name} has learnt here ({found[0]}{others}): {command} (docs/switching.md)"

@@ -69,7 +69,7 @@ from spamnb.store.files import (
     sync_file,
     sync_folder,
 )
-from spamnb.store.journal import FrequentTables, Journal, Pages, Replay, event_ids, named_ids
+from spamnb.store.journal import EventTables, Journal, Pages, Replay, event_ids, named_ids
 from spamnb.store.model_store import (
     DATA_FILE,
     LOCK_FILE,
@@ -425,9 +425,9 @@ def _rewrite(old: Environment, new: Environment, recipe: Recipe) -> None:
         for name in ("words", "base", "digests", "mids", "kept", "meta"):
             fill(new, name, ((key, bytes(value)) for key, value in tables[name].scan()))
         pages = Pages(new.page_bytes, 0)
-        journal = Journal(from_.journal, FrequentTables(from_.meta, {}))
+        journal = Journal(from_.journal, EventTables(from_.meta, {}))
         with new.write() as to:
-            table = journal.table_in(FrequentTables(to["meta"], {}))
+            table = journal.table_in(EventTables(to["meta"], {}))
         events = journal.encoded(table)
         fill(new, "journal", (pair for seq, data in events for pair in pages.chunks(seq, data)))
         log = LogState.decode(from_.meta.get(LOG_KEY))

@@ -47,7 +47,7 @@ from spamnb.store.codec import (
 )
 from spamnb.store.contract import FleetPosition, MessageState, RowSums, Word, packed, refuse_apart
 from spamnb.store.journal import (
-    FrequentTables,
+    EventTables,
     Index,
     Journal,
     Pages,
@@ -148,7 +148,7 @@ class TableReadView:
     @cached_property
     def _journal(self) -> Journal:
         tables = self._tables
-        return Journal(tables.journal, FrequentTables(tables.meta, self._caches.frequent))
+        return Journal(tables.journal, EventTables(tables.meta, self._caches.frequent))
 
     @cached_property
     def _index(self) -> Index:

@@ -45,7 +45,7 @@ def short_log(monkeypatch):
     monkeypatch.setattr(logged_rows, "LEAST_BITS", LOG_BITS)
     monkeypatch.setattr(logged_rows, "MOST_BITS", LOG_BITS)
     monkeypatch.setattr(segments, "ROW_BITS", ROW_BITS)
-    monkeypatch.setattr(journal, "_FREQUENT_FROM", 6)  # tables of frequent ids at 6, 96 ... events
+    monkeypatch.setattr(journal, "_TABLE_FROM", 6)  # tables of frequent ids at 6, 96 ... events
 
 
 # --- the victim -----------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ from pathlib import Path; m['fill'](Path({str(tmp_path / 'model')!r}))"
 
 def test_a_full_file_system_is_reported_and_harms_nothing(tmp_path, monkeypatch):
     """The same on a file system of two megabytes, and it goes on when there is room again."""
-    monkeypatch.setattr(journal, "_FREQUENT_FROM", 1_024)  # a table takes half of the room
+    monkeypatch.setattr(journal, "_TABLE_FROM", 1_024)  # a table takes half of the room
     small = tmp_path / "small"
     small.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(small)]

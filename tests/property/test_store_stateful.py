@@ -182,8 +182,8 @@ class CrowdedHistories(Histories):
     def __init__(self):
         self.kept = logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE, segments.ROW_BITS
         self.fresh = vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED
-        self.tables = journal._FREQUENT_FROM, journal._FREQUENT_GROWTH
-        journal._FREQUENT_FROM, journal._FREQUENT_GROWTH = 3, 2
+        self.tables = journal._TABLE_FROM, journal._TABLE_GROWTH
+        journal._TABLE_FROM, journal._TABLE_GROWTH = 3, 2
         logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE, segments.ROW_BITS = 8, 7, 5
         vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED = 25, 2
         super().__init__()
@@ -191,7 +191,7 @@ class CrowdedHistories(Histories):
     def teardown(self):
         logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE, segments.ROW_BITS = self.kept
         vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED = self.fresh
-        journal._FREQUENT_FROM, journal._FREQUENT_GROWTH = self.tables
+        journal._TABLE_FROM, journal._TABLE_GROWTH = self.tables
         super().teardown()
 
 

@@ -29,7 +29,7 @@ def test_each_filter_is_named_once(tmp_path):
     tokens = touched(homes[2], ".spamassassin/bayes_toks")
     said = [one for one in notes(homes) if str(tmp_path) in one]
     assert [one.split()[0] for one in said] == ["bogofilter", "SpamAssassin"]
-    assert f"({words[0]}, and for 1 more users)" in said[0]
+    assert f"({words[0]}, and 1 more)" in said[0]
     assert f"sa-learn --dbpath {tokens.parent}/bayes --backup" in said[1]
     assert not [one for one in notes([tmp_path / "none"]) if str(tmp_path) in one]
 
