@@ -47,6 +47,8 @@ _TEST = "Address of a mailbox for a test message (Enter: no test)"
               help="Settings of Exim. Default: those of `exim -bV`.")  # fmt: skip
 @click.option("--opensmtpd", metavar="FILE", type=click.Path(path_type=Path),
               help="Settings of OpenSMTPD. Default: /etc/smtpd.conf.")  # fmt: skip
+@click.option("--sendmail", metavar="FOLDER", type=click.Path(path_type=Path),
+              help="Folder of sendmail.mc and sendmail.cf. Default: /etc/mail.")  # fmt: skip
 @click.option("--dovecot", metavar="FILE", type=click.Path(path_type=Path),
               help="Main settings of Dovecot. Default: /etc/dovecot/dovecot.conf.")  # fmt: skip
 @click.option("--listen", metavar="ADDRESS", default="", help="Where spamnb listens for the mail "
@@ -73,6 +75,7 @@ def setup(
     postfix: Path | None,
     exim: Path | None,
     opensmtpd: Path | None,
+    sendmail: Path | None,
     dovecot: Path | None,
     listen: str,
     imap_host: str | None,
@@ -83,10 +86,10 @@ def setup(
 ) -> None:
     """Connect spamnb to the mail server of this machine, or take that back.
 
-    Setup finds Postfix, Exim or OpenSMTPD, and Dovecot, asks at most five questions, and shows
-    every change of a file and every command before it does them. The mail server then asks spamnb
-    about each message; Dovecot files junk, and users teach by moving mail into and out of Junk. If
-    a command fails, or setup is interrupted, all files are as before.
+    Setup finds Postfix, Exim, OpenSMTPD or Sendmail, and Dovecot, asks at most five questions, and
+    shows every change of a file and every command before it does them. The mail server then asks
+    spamnb about each message; Dovecot files junk, and users teach by moving mail into and out of
+    Junk. If a command fails, or setup is interrupted, all files are as before.
 
     The changes stand in marked blocks. --remove takes them out and leaves all other lines as they
     are. A second run changes only what differs. What setup does not understand it does not edit:
@@ -113,7 +116,7 @@ def setup(
         _set_up_mailbox(session, here, config, given, answers, yes=yes, only_plan=only_plan)
         return
     settings = load(config if config.exists() else os.devnull, flags={"home": session.home_flag})
-    places = Places(postfix, exim, opensmtpd, dovecot)
+    places = Places(postfix, exim, opensmtpd, sendmail, dovecot)
     found = look(config, settings, _options(session), places)._replace(listen=listen)
     if not as_json:
         _show_found(found)

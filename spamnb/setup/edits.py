@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 _BEGIN, _END = "# >>> spamnb setup: ", "# <<< spamnb setup: "
 _NO_END = " (the file had no line feed at its end)"
 _OLD = "#- "
 _MARKER = re.compile(
-    rf"(?m)^{re.escape(_BEGIN)}(?P<name>.+?)(?P<no_end>{re.escape(_NO_END)})?\n"
-    rf"(?P<lines>(?:.*\n)*?){re.escape(_END)}(?P=name)(?:\n|\Z)"
+    rf"(?m)^(?P<prefix>(?:dnl )?){re.escape(_BEGIN)}"
+    rf"(?P<name>.+?)(?P<no_end>{re.escape(_NO_END)})?\n"
+    rf"(?P<lines>(?:.*\n)*?)(?P=prefix){re.escape(_END)}(?P=name)(?:\n|\Z)"
 )
+_ONE_MARKER = re.compile(rf"(?m)^[ \t]*(?:dnl )?(?:{re.escape(_BEGIN)}|{re.escape(_END)})")
 
 
 class Block(NamedTuple):
@@ -42,28 +44,33 @@ def blocks(text: str) -> list[Block]:
 
 def has_torn_block(text: str) -> bool:
     """Whether a marker stands without its other one, so a block was edited."""
-    rest = without_blocks(text)
-    return _BEGIN in rest or _END in rest
+    return _ONE_MARKER.search(without_blocks(text)) is not None
 
 
 def with_block(
-    text: str, name: str, lines: Sequence[str], at: int | None = None, replaced: int = 0
+    text: str,
+    name: str,
+    lines: Sequence[str],
+    replaced: range | None = None,
+    *,
+    prefix: Literal["", "dnl "] = "",
 ) -> str:
-    """The text with a new block before the line with index `at`; None for the end of the text.
+    """The text with a new block in the place of some lines, which it keeps as comments.
 
-    The block takes the place of so many lines, which it keeps as comments.
+    An empty range is a place before its first line, None the end of the text. `prefix` begins the
+    markers: without it, m4 would copy them.
     """
     had_no_end = text != "" and not text.endswith("\n")
     old = text.split("\n") if had_no_end else text.split("\n")[:-1]
-    first = len(old) if at is None else at
-    touches_end = had_no_end and first + replaced >= len(old)
+    place = range(len(old), len(old)) if replaced is None else replaced
+    touches_end = had_no_end and place.stop >= len(old)
     block = [
-        f"{_BEGIN}{name}{_NO_END if touches_end else ''}",
-        *(_OLD + line for line in old[first : first + replaced]),
+        f"{prefix}{_BEGIN}{name}{_NO_END if touches_end else ''}",
+        *(_OLD + line for line in old[place.start : place.stop]),
         *lines,
-        f"{_END}{name}",
+        f"{prefix}{_END}{name}",
     ]
-    new = [*old[:first], *block, *old[first + replaced :]]
+    new = [*old[: place.start], *block, *old[place.stop :]]
     return "\n".join(new) + ("" if had_no_end and not touches_end else "\n")
 
 

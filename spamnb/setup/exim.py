@@ -84,16 +84,17 @@ def find(file: Path | None) -> MailServer | None:
     pid_file = Path(_value(exim, "pid_file_path") or "/run/exim4/exim.pid")
     is_running = is_alive(pid_file, "exim")
     listed = re.findall(r"(?m)^\s*domainlist\s+local_domains\s*=\s*(.*)$", whole)
+    smtp = _smtp(_value(exim, "daemon_smtp_ports"), _value(exim, "local_interfaces"))
     return MailServer(
         name="Exim",
         about=f"{path}, {'runs' if is_running else 'does not run'}",
         protocol="scanner",
         by_hand="spamd_address = {} variant=rspamd, and the ACL of docs/spamc.md",
-        stage=partial(_stage, exim, place, pid_file) if place else lambda _: None,
+        stage=partial(_stage, exim, place, pid_file, smtp) if place else lambda _: None,
         host=_value(exim, "primary_hostname"),
         domains=domains_in(listed[-1], ":") if listed else (),
         problems=tuple(problems),
-        smtp=_smtp(_value(exim, "daemon_smtp_ports"), _value(exim, "local_interfaces")),
+        smtp=smtp,
         is_running=is_running,
         files_junk="dovecot" in whole.lower() or "x-spam-flag" in whole.lower(),
         by_socket=True,
@@ -142,7 +143,7 @@ def _smtp(ports: str, interfaces: str) -> str:
     return f"{host}:{port or {'smtp': '25'}.get(first, first)}"
 
 
-def _stage(exim: Argv, place: _Place, pid_file: Path, address: str) -> Stage | None:
+def _stage(exim: Argv, place: _Place, pid_file: Path, smtp: str, address: str) -> Stage | None:
     """What makes Exim ask at this address; None if it does."""
     host, _, port = address.rpartition(":")
     where = address.removeprefix("unix:") if address.startswith("unix:") else f"{host} {port}"
@@ -153,7 +154,9 @@ def _stage(exim: Argv, place: _Place, pid_file: Path, address: str) -> Stage | N
     before = {path: read(path) for path in (place.main, place.acl)}
     after = {path: without_blocks(text or "") for path, text in before.items()}
     for path, name, lines in ((place.main, _MAIN, main), (place.acl, _ACL, _ACL_LINES)):
-        after[path] = with_block(after[path], name, lines, _line(after[path], name, place.label))
+        after[path] = with_block(
+            after[path], name, lines, _place_of(after[path], name, place.label)
+        )
     edits = [FileEdit(path, before[path], text) for path, text in after.items()]
     changed = tuple(one for one in edits if one.before != one.after)
     if not changed:
@@ -169,18 +172,22 @@ def _stage(exim: Argv, place: _Place, pid_file: Path, address: str) -> Stage | N
         verify=lambda: _fault(exim, value),
         activate=activate,
         reload=(*generate, *activate),
+        listens=smtp,
     )
 
 
-def _line(text: str, name: str, label: str) -> int | None:
-    """Index of the line before which a block stands; None for the end of the file."""
+def _place_of(text: str, name: str, label: str) -> range | None:
+    """Where a block stands; None for the end of the file."""
     if not label:
         return None
     if name == _MAIN:
         section = _first_section(text)
-        return None if section is None else text.count("\n", 0, section.start())
-    found = re.search(rf"(?m)^[ \t]*{label}[ \t]*:[ \t]*\n", text)
-    return None if found is None else text.count("\n", 0, found.end())
+        at = -1 if section is None else section.start()
+    else:
+        found = re.search(rf"(?m)^[ \t]*{label}[ \t]*:[ \t]*\n", text)
+        at = -1 if found is None else found.end()
+    line = text.count("\n", 0, max(at, 0))
+    return None if at < 0 else range(line, line)
 
 
 def _fault(exim: Argv, value: str) -> str:

@@ -162,7 +162,7 @@ def _with_filter(text: str, program: str) -> str:
         elif (action := _MAILDIR.match(one.text)) and "junk" not in one.text:
             changed.append((one, f"{action['head']} junk{one.text[action.end() :]}".split("\n")))
     for number, (one, lines) in reversed(list(enumerate(changed, 1))):
-        text = with_block(text, str(number), lines, one.first, len(one.lines))
+        text = with_block(text, str(number), lines, range(one.first, one.first + len(one.lines)))
     return text
 
 

@@ -77,9 +77,8 @@ def _with_key(text: str, name: str, key: str, line: str) -> str | None:
     inside = text[header.end() : end.start() if end else len(text)]
     old = re.search(rf"(?m)^[ \t]*{re.escape(key)}[ \t]*=.*$", inside)
     at = header.end() + old.start() if old else header.end() + 1
-    return with_block(
-        text, f"{name}.{key}", [line], text.count("\n", 0, at) + (at > len(text)), 1 if old else 0
-    )
+    number = text.count("\n", 0, at) + (at > len(text))
+    return with_block(text, f"{name}.{key}", [line], range(number, number + bool(old)))
 
 
 def _table(found: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from spamnb.errors import UserError
 
-_SECONDS = 60.0
-"""for one command of a mail server"""
+_SECONDS = 150.0
+"""for one command of a mail server: Sendmail waits a minute where the host name has no domain"""
 _ENCODING = "utf-8"
 _ERRORS = "surrogateescape"
 """a file of another program may have any bytes"""
@@ -103,6 +103,8 @@ class Stage:
     """after the edits are taken back"""
     made: tuple[Path, ...] = ()
     """files that the checks write"""
+    pid_file: Path | None = None
+    """the program starts again with new settings, and writes this file after it listens"""
     listens: str = ""
     """an address at which the program answers afterwards: host:port, or unix:/path"""
     notes: tuple[str, ...] = ()
@@ -186,7 +188,7 @@ class Done(NamedTuple):
     """its output and errors"""
 
 
-def run(argv: Sequence[str], *, errors: bool = True) -> Done:
+def run(argv: Sequence[str], *, errors: bool = True, strip: bool = True) -> Done:
     """Run a command; its output, with what it wrote to standard error if `errors`."""
     try:
         done = subprocess.run(  # noqa: S603 - programs of the mail server, without a shell
@@ -205,13 +207,31 @@ def run(argv: Sequence[str], *, errors: bool = True) -> Done:
         return Done(126, f"{argv[0]}: {error.strerror}")
     except subprocess.TimeoutExpired:
         return Done(124, f"{argv[0]} did not end within {_SECONDS:.0f} s")
-    return Done(done.returncode, done.stdout.decode(_ENCODING, "replace").strip())
+    text = done.stdout.decode(_ENCODING, "replace")
+    return Done(done.returncode, text.strip() if strip else text)
 
 
 def asked(*argv: str) -> str:
     """What a program says of its settings; empty if it fails."""
     done = run(argv, errors=False)
     return done.text if done.code == 0 else ""
+
+
+def tcp_address(address: str, page: str) -> tuple[str, str]:
+    """Host and port of the milter; a page tells how to use another address."""
+    host, _, port = address.rpartition(":")
+    if host == "unix" or not port.isdigit():
+        raise UserError(
+            f"the milter listens at {address}; setup uses host:port only",
+            hint=f"change its address, or connect the mail server by hand ({page})",
+        )
+    return host, port
+
+
+def marking_filter(milters: str) -> str:
+    """The filter among these milters that marks spam, by socket and usual port; empty if none."""
+    known = {"rspamd": r"rspamd|:11332\b", "spamassassin": "spamass"}
+    return next((name for name, pattern in known.items() if re.search(pattern, milters)), "")
 
 
 _DOMAIN = re.compile(r"(?i)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9-]+)+")
@@ -225,9 +245,9 @@ def domains_in(listed: str, separators: str = r"[\s,]+") -> tuple[str, ...]:
 
 
 def is_alive(pid_file: Path, name: str = "") -> bool:
-    """Whether the process lives whose number is in a file, and has a name that begins so."""
+    """Whether the process lives whose number begins a file, and has a name that begins so."""
     try:
-        pid = int(pid_file.read_text())
+        pid = int(pid_file.read_text().partition("\n")[0])
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/comm").read_text().startswith(name)
     except (OSError, ValueError):

@@ -12,14 +12,21 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
-from spamnb.errors import UserError
 from spamnb.setup.edits import with_block, without_blocks
-from spamnb.setup.plan import FileEdit, MailServer, Stage, asked, domains_in, is_alive, read
+from spamnb.setup.plan import (
+    FileEdit,
+    MailServer,
+    Stage,
+    asked,
+    domains_in,
+    is_alive,
+    marking_filter,
+    read,
+    tcp_address,
+)
 
 _BLOCK = "smtpd_milters"
 _DELIVERY = ("virtual_transport", "mailbox_transport", "mailbox_command", "transport_maps")
-_FILTERS = {"rspamd": r"rspamd|:11332\b", "spamassassin": "spamass"}
-"""milters that mark spam: their sockets and usual ports"""
 _OWN_MILTERS = re.compile(r"^(\S+)/inet/smtpd_milters\s*=\s*(.*)$", re.MULTILINE)
 _PROXY = re.compile(r"^(\S+)/(?:inet|pass)/smtpd_proxy_filter\s*=\s*\S", re.MULTILINE)
 
@@ -54,7 +61,7 @@ def find(folder: Path | None) -> MailServer | None:
         host=expanded["myhostname"],
         domains=domains_in(f"{expanded['mydestination']} {expanded['virtual_mailbox_domains']}"),
         problems=tuple(problems),
-        other=next((name for name, known in _FILTERS.items() if re.search(known, milters)), ""),
+        other=marking_filter(milters),
         files_junk=uses_dovecot,
         is_running=is_running,
         smtp=_smtp(asked("postconf", "-c", str(named), "-M")),
@@ -87,11 +94,7 @@ def _smtp(services: str) -> str:
 
 def _stage(folder: Path, milters: str, address: str) -> Stage | None:
     """What makes Postfix ask the milter at this address (host:port); None if it does."""
-    if address.startswith("unix:"):
-        raise UserError(
-            f"the milter listens at {address}; setup uses host:port only",
-            hint="change its address, or connect Postfix by hand (docs/milter.md)",
-        )
+    tcp_address(address, "docs/milter.md")
     milter = f"inet:{address}"
     path = folder / "main.cf"
     text = read(path) or ""
@@ -138,4 +141,4 @@ def _with_milter(text: str, others: str, milter: str) -> str:
             end = number
         elif line.strip() and not line.lstrip().startswith("#"):
             break
-    return with_block(text, _BLOCK, [wanted], at, end - at + 1)
+    return with_block(text, _BLOCK, [wanted], range(at, end + 1))

@@ -41,6 +41,7 @@ from spamnb.setup import exim as exim_part
 from spamnb.setup import old_filters, own_settings
 from spamnb.setup import opensmtpd as opensmtpd_part
 from spamnb.setup import postfix as postfix_part
+from spamnb.setup import sendmail as sendmail_part
 from spamnb.setup.dovecot import DEFAULT_SPOOL, Dovecot
 from spamnb.setup.edits import Block, blocks, has_torn_block, without_blocks
 from spamnb.setup.plan import (
@@ -61,12 +62,10 @@ OWN: Argv = (sys.executable, "-P", "-m", "spamnb")
 _PORTS = range(10025, 10100)
 _SOCKETS = Path("/run/spamnb")
 """of the shipped unit"""
-_LISTEN_S = 30.0
+_LISTEN_S = 90.0
+"""Sendmail starts a minute late where the host name has no domain"""
 _CONSOLE = "127.0.0.1:8025"
 _VERSION = 1
-_SENDMAIL = (
-    "Sendmail is here, too; setup does not edit it: its lines are in docs/milter.md, Sendmail"
-)
 
 
 class Places(NamedTuple):
@@ -75,6 +74,7 @@ class Places(NamedTuple):
     postfix: Path | None = None
     exim: Path | None = None
     opensmtpd: Path | None = None
+    sendmail: Path | None = None
     dovecot: Path | None = None
 
 
@@ -122,8 +122,9 @@ def look(config: Path, settings: Settings, options: Argv, places: Places) -> Fou
         "Postfix": postfix_part.find,
         "Exim": exim_part.find,
         "OpenSMTPD": partial(opensmtpd_part.find, command, _user(settings)),
+        "Sendmail": sendmail_part.find,
     }
-    named = dict(zip(servers, places[:3], strict=True))
+    named = dict(zip(servers, places[:4], strict=True))
     there = []
     for name in [name for name, place in named.items() if place] or servers:
         server = servers[name](named[name])
@@ -136,7 +137,6 @@ def look(config: Path, settings: Settings, options: Argv, places: Places) -> Fou
     if places.dovecot is not None and boxes is None:
         raise UserError(f"{places.dovecot} is no file of settings that Dovecot can read")
     notes = [f"{one.name} is here, too, and is left as it is ({one.about})" for one in there[1:]]
-    notes += [_SENDMAIL] if shutil.which("sendmail.sendmail") else []
     notes += old_filters.notes(old_filters.homes_of_users())
     return Found(
         config=config,
@@ -386,9 +386,14 @@ class Setup:
         self._run(stage.program, stage.checks)
         if fault := stage.verify():
             raise UserError(fault)
+        started = _written(stage.pid_file)
         self._run(stage.program, stage.activate)
-        if stage.listens:
-            _wait_for(stage.listens)
+        if stage.activate and stage.pid_file is not None:
+            _wait(lambda: _written(stage.pid_file) not in (None, started),
+                  f"{stage.program} has not started again")  # fmt: skip
+        if stage.activate and stage.listens:
+            _wait(lambda: _answers(stage.listens),
+                  f"{stage.program} does not listen at {stage.listens}")  # fmt: skip
 
     def _run(self, program: str, commands: Sequence[Argv]) -> None:
         for command in commands:
@@ -594,12 +599,20 @@ def _denied(path: Path, error: OSError) -> UserError:
     return UserError(f"{path} cannot be written: {error.strerror}", hint=hint)
 
 
-def _wait_for(address: str) -> None:
+def _wait(condition: Callable[[], bool], fault: str) -> None:
     end = time.monotonic() + _LISTEN_S
-    while not _answers(address):
+    while not condition():
         if time.monotonic() > end:
-            raise UserError(f"spamnb does not listen at {address}", hint="see its log")
+            raise UserError(fault, hint="see its log")
         time.sleep(0.05)
+
+
+def _written(path: Path | None) -> int | None:
+    """When a file was written; None if there is none."""
+    try:
+        return path.stat().st_mtime_ns if path is not None else None
+    except OSError:
+        return None
 
 
 def _answers(address: str) -> bool:

@@ -27,7 +27,8 @@ PROGRAM = Path(os.environ.get("SENDMAIL") or "/usr/libexec/sendmail/sendmail")
 MACROS = PROGRAM.parents[2] / "share/sendmail/cf"
 HOST = "mx.example.org"
 
-MC = """include(`{macros}/m4/cf.m4')dnl
+MC = """define(`_CF_DIR_', `{macros}/')dnl
+include(`{macros}/m4/cf.m4')dnl
 OSTYPE(`linux')dnl
 define(`QUEUE_DIR', `{root}/queue')dnl
 define(`STATUS_FILE', `{root}/statistics')dnl
@@ -49,6 +50,7 @@ DAEMON_OPTIONS(`Name=MTA, Addr=127.0.0.1, Port={mx}')dnl
 RELAY_DOMAIN(`example.org')dnl
 {recipe}
 MAILER(`smtp')dnl
+{mailers}
 """
 
 
@@ -75,6 +77,8 @@ class Sendmail:
         self.sink = Sink()
         self.filters = ""
         """lines of other milters, before that of spamnb"""
+        self.mailers = ""
+        """lines after those of the mailer smtp"""
         self.process = None
 
     def settings(self):
@@ -82,20 +86,26 @@ class Sendmail:
         text = snippet("milter.md", "The listener", "spamnb.toml")
         return changed(text, {":10025": f":{self.port['filter']}"})
 
-    def start(self):
-        """Write the configuration, and begin."""
+    def recipe(self):
+        """The lines of the guide."""
+        text = snippet("milter.md", "Sendmail", "sendmail.mc")
+        return changed(text, {"inet:10025": f"inet:{self.port['filter']}"})
+
+    def write(self):
+        """Write the configuration."""
         (self.root / "queue").mkdir(mode=0o700)
         (self.root / "switch").write_text("hosts files\naliases files\n")
         (self.root / "names").touch()
-        text = snippet("milter.md", "Sendmail", "sendmail.mc")
         values = {"root": self.root, "macros": MACROS, "sink": self.sink.address.rpartition(":")[2]}
-        asked = changed(text, {"inet:10025": f"inet:{self.port['filter']}"})
-        (self.root / "sendmail.mc").write_text(
-            MC.format(recipe=self.filters + asked, **values, **self.port)
-        )
+        values |= {"recipe": self.filters + self.recipe(), "mailers": self.mailers}
+        (self.root / "sendmail.mc").write_text(MC.format(**values, **self.port))
         with (self.root / "sendmail.cf").open("wb") as cf:
-            m4 = ["m4", f"-D_CF_DIR_={MACROS}/", f"{self.root}/sendmail.mc"]
+            m4 = ["m4", f"{self.root}/sendmail.mc"]
             subprocess.run(m4, stdout=cf, check=True)
+
+    def start(self):
+        """Write the configuration, and begin."""
+        self.write()
         run = f'hostname {HOST}; exec "$0" -bD -C "$1/sendmail.cf" -X "$1/traffic" -q1s'
         command = ["unshare", "--uts", "sh", "-c", run, str(PROGRAM), str(self.root)]
         self.process = subprocess.Popen(command, start_new_session=True)

@@ -15,12 +15,12 @@ def count(text):
     return len(text.split("\n")) - (text.endswith("\n") or not text)
 
 
-@given(TEXTS, OWN, st.integers(0, 9), st.integers(0, 3))
-def test_a_block_is_taken_out_exactly(text, lines, at, replaced):
+@given(TEXTS, OWN, st.integers(0, 9), st.integers(0, 3), st.sampled_from(["", "dnl "]))
+def test_a_block_is_taken_out_exactly(text, lines, at, replaced, prefix):
     """Wherever it stands, whatever it replaces, with and without a line feed at the end."""
     at = min(at, count(text))
     replaced = min(replaced, count(text) - at)
-    new = with_block(text, "one.two_3", lines, at, replaced)
+    new = with_block(text, "one.two_3", lines, range(at, at + replaced), prefix=prefix)
     assert without_blocks(new) == text
     (block,) = blocks(new)
     assert block.name == "one.two_3"
@@ -30,7 +30,7 @@ def test_a_block_is_taken_out_exactly(text, lines, at, replaced):
 @given(TEXTS, OWN, OWN)
 def test_two_blocks_are_taken_out(text, first, second):
     """One at the end, and one in front of everything."""
-    new = with_block(with_block(text, "one", first), "two", second, 0)
+    new = with_block(with_block(text, "one", first), "two", second, range(0))
     assert [one.name for one in blocks(new)] == ["two", "one"]
     assert without_blocks(new) == text
 
