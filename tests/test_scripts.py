@@ -48,6 +48,7 @@ SHORT = {
         "idle scanner connection",
         (0, 1),
     ),
+    "bench/fairness": (["--short"], "done", (0,)),
     "bench/fleet": (["--short"], "load when it ended", (0,)),
     "bench/fleet_hour": (["--seconds", "5", "--train", "30"], "export", (0,)),
     "bench/fleet_capacity": (["--short"], "done", (0,)),

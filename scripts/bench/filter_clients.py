@@ -92,7 +92,8 @@ class Mta:
         commands += [(b"H", b"x.example\0"), (b"M", b"<ann@x.example>\0SIZE=5120\0")]
         commands += [(b"D", b"Ri\x004Zqk1\0"), (b"R", b"<bob@example.org>\0"), (b"T", b"")]
         commands += [(b"L", value + b"\0") for value in values]
-        self.tell([*commands, (b"N", b""), (b"B", body), (b"E", b"")])
+        chunks = [body[at : at + 65_535] for at in range(0, len(body), 65_535)]
+        self.tell([*commands, (b"N", b""), *((b"B", one) for one in chunks), (b"E", b"")])
         while (found := self.next()[0]) not in b"cdyatr":
             pass
         return found

@@ -8,6 +8,7 @@ import tomllib
 
 import pytest
 from support.cli import HAM, ONE_SPAM, SAMPLE, SPAM, spamnb, undated
+from support.postfix import free_ports
 
 from spamnb.cli.main import COMMANDS
 from spamnb.cli.session import become_owner, speaker
@@ -330,13 +331,15 @@ def test_config_example_is_toml_and_show_and_check_agree(tmp_path, monkeypatch):
     """`config check` accepts the output of `config example`."""
     if os.geteuid() == 0:  # without the user spamnb that the example means
         monkeypatch.setenv("SPAMNB_SERVE_USER", "root")
-    text = spamnb(None, "config", "example").out
+    front, delivery = free_ports(2)
+    text = spamnb(None, "config", "example").out.replace("127.0.0.1:10025", f"127.0.0.1:{front}")
+    monkeypatch.setenv("SPAMNB_DELIVERY_ADDRESS", f"127.0.0.1:{delivery}")
     assert tomllib.loads(text)["journal"]["keep_days"] == 400
     path = tmp_path / "spamnb.toml"
     path.write_text(text)
     assert spamnb(tmp_path / "home", "--config", path, "config", "check").code == 0
-    monkeypatch.delenv("SPAMNB_SERVE_USER", raising=False)
-    monkeypatch.delenv("SPAMNB_MODEL_PRIOR")
+    for name in ("SPAMNB_SERVE_USER", "SPAMNB_MODEL_PRIOR", "SPAMNB_DELIVERY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPAMNB_AUTH_VERIFY", "true")
     shown = spamnb(None, "--config", path, "config", "show").out
     assert tomllib.loads(shown) == tomllib.loads(text)
@@ -360,7 +363,8 @@ def test_config_check_tells_every_problem(tmp_path):
     """Exit 2, one line for each thing that `serve` would refuse."""
     path = tmp_path / "spamnb.toml"
     lists = f'[rules]\nallow = "{tmp_path}/none"\nblock = "{tmp_path}/none either"\n'
-    path.write_text(f'{lists}[serve]\nuser = "no-such-user"\n')
+    listener = '[listener.mx]\naddress = "127.0.0.1:0"\nupstream = "127.0.0.1:9"\n'
+    path.write_text(f'{lists}{listener}[serve]\nuser = "no-such-user"\n')
     done = spamnb(tmp_path / "home", "--config", path, "config", "check")
     assert (done.code, done.out) == (2, "")
     lines = done.err.splitlines()

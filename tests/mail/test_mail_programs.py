@@ -12,7 +12,8 @@ import pytest
 from support.docs_snippets import snippet
 from support.dovecot import Site
 from support.postfix import PROJECT, needs_rig
-from support.waiting import LIMIT_S
+from support.thunderbird import Thunderbird, needs_thunderbird
+from support.waiting import LIMIT_S, until
 
 pytestmark = needs_rig
 PAGE = "mail-programs.md"
@@ -53,7 +54,7 @@ def test_the_button_teaches_once(site, program, button):
     imap.select(source)
     uid = imap.uid("SEARCH", None, f'SUBJECT "{name}"')[1][0].decode()
     for command in DIALOGUES[program, button]:
-        verb, *rest = re.sub(r"^UID (\w+) 1", rf"UID \1 {uid}", command).split(" ", 1)
+        verb, *rest = re.sub(r"(?i)^(UID \w+) 1", rf"\1 {uid}", command).split(" ", 1)
         assert raw(imap, verb, *rest) == "OK"
     site.learnt(name)
     print(*(one for one in site.journal() if one["message_id"] == f"{name}@x"), sep="\n")
@@ -100,3 +101,25 @@ def test_mutt_itself(site, tmp_path, key, source, target, label):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, shown
     assert site.learnt(name) == [*before, label]
     site.alice.select(target, name)
+
+
+@pytest.mark.full
+@needs_thunderbird
+def test_thunderbird_itself(site, tmp_path):
+    """Its button Junk teaches spam and moves the message; Not Junk teaches ham."""
+    thunderbird = Thunderbird(tmp_path, site.rig.port["imap"], "alice", "pw-alice")
+
+    def is_in(folder):
+        site.alice.imap.select(folder)
+        return site.alice.imap.search(None, "SUBJECT", f'"{name}"')[1][0]
+
+    try:
+        name = site.append("INBOX")
+        thunderbird.click("junk", "INBOX", name)
+        until(lambda: is_in("Junk"), "the move to Junk")
+        assert site.learnt(name) == ["spam"]
+        thunderbird.click("not junk", "Junk", name)
+        until(lambda: is_in("INBOX"), "the move back")
+        assert site.learnt(name) == ["spam", "ham"]
+    finally:
+        thunderbird.close()

@@ -47,6 +47,8 @@ def bare(root, release):
     if result.returncode:
         pytest.skip(f"debootstrap failed: {result.stdout[-500:]}")
     with_network(root, "apt-get update -qq")
+    # As the installer writes it.
+    (root / "etc/hosts").write_text("127.0.0.1 localhost\n127.0.1.1 mx.example.org mx\n")
     if CERTIFICATES.exists():
         shutil.copy(CERTIFICATES, root / TRUSTED.relative_to("/"))
     return root
