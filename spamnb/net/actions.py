@@ -53,9 +53,10 @@ class LogMessage:
 ScanAction = SendBytes | CloseConnection | StartScan | StopScan | Withdraw | LogMessage
 
 
-INPUT, ROOM, MEMORY, STUCK = 1, 2, 4, 8
+INPUT, ROOM, MEMORY, STUCK, TURN = 1, 2, 4, 8, 16
 """reasons not to read from a client: enough input is buffered; the next hop is slow; the memory
-budget is used up; the client does not read its replies"""
+budget is used up; the client does not read its replies; other clients of the process are served
+before the next part of a large message"""
 
 
 @dataclass(frozen=True, slots=True)

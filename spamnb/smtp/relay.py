@@ -23,13 +23,15 @@ from spamnb.mail.envelope import network_of
 from spamnb.mail.limits import shown
 from spamnb.net import actions
 from spamnb.net import actions as scan_actions
-from spamnb.net.actions import MEMORY, ROOM, STUCK
+from spamnb.net.actions import MEMORY, ROOM, STUCK, TURN
 from spamnb.net.address import Address, wide_network_of
 from spamnb.net.server import (
+    LARGE_BYTES,
     ConnectionCounts,
     MemoryBudget,
     OpenConnections,
     acknowledge_at_once,
+    after_others,
     peer_of,
     tcp_socket_of,
 )
@@ -391,6 +393,13 @@ class ClientConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Pass the client's bytes to the session."""
         self.run(self.session.client_bytes, bytes(_BUFFER[:nbytes]))
+        if self._held_bytes > LARGE_BYTES and not self.session.output.paused & TURN:
+            self.run(self.session.pause, TURN)
+            after_others(self._listener.loop, self._resume_turn)
+
+    def _resume_turn(self) -> None:
+        if not self._is_lost:
+            self.run(self.session.resume, TURN)
 
     def eof_received(self) -> bool:
         """The client has closed its sending side; it may still read."""

@@ -31,6 +31,7 @@ from spamnb.net.actions import (
     MEMORY,
     ROOM,
     STUCK,
+    TURN,
     AskUpstream,
     Output,
     SendClient,
@@ -399,7 +400,7 @@ class MessageTransfer:
         elif output.paused & ROOM:
             self._hop.log_failure("late")
             self._discard(relay_replies.UPSTREAM_LATE, "defer")
-        elif output.paused & (INPUT | MEMORY):
+        elif output.paused & (INPUT | MEMORY | TURN):
             # The relay paused the client, so wait. A client that sends nothing once it is read
             # again is not given more time: a few stalled clients could fill the memory for good.
             output.deadline = output.now + self._params.times.sweep_s

@@ -53,7 +53,7 @@ def test_wrong_labels_are_listed_first(mislabelled):
     mallory = spamnb(mislabelled, "doubt", "--user", "mallory", "--limit", 0).lines
     assert "spam, likely ham" in mallory[0]
     assert all("mallory/imap" in line for line in mallory)
-    assert spamnb(mislabelled, "doubt", "--user", "alice").lines == []
+    assert spamnb(mislabelled, "doubt", "--user", "trent").lines == []
 
 
 def test_a_doubt_is_the_score_without_the_training(mislabelled, clearest, tmp_path):

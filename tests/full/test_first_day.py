@@ -171,7 +171,7 @@ def installed_from(tmp_path_factory):
     return machine
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture
 def machine(request, installed_from, tmp_path):
     """A machine with a mail server, three users, their sorted mail, and the package in /root."""
     server = SERVERS[request.param]
@@ -235,6 +235,7 @@ DAY = r"""
 """
 
 
+@pytest.mark.parametrize("machine", SERVERS, indirect=True)
 def test_the_first_day(machine):
     """Mail is scanned, junk is filed, a move teaches; removal leaves each file as it was."""
     root, server = machine
@@ -262,3 +263,38 @@ def test_the_first_day(machine):
     assert all("X-Spam-Status: No" in path.read_text("utf-8") for path in inbox.iterdir())
     said = (root / "root" / "setup.txt").read_text()
     assert ("learning        spam, from alice through imap" in said) == has_imap
+
+
+MAILBOX = r"""
+        dovecot
+        echo alice:secret | chpasswd
+        apt-get install -y -qq --no-install-recommends /root/spamnb.deb
+        useradd -m -s /bin/sh dave
+        cat > /home/dave/day <<'END'
+        began=$(date +%s)
+        umask 077
+        echo secret > ~/password
+        find . -type f | sort > /tmp/before
+        spamnb setup --imap 127.0.0.1:143 --user alice --password-file ~/password --yes
+        config=~/.config/spamnb/spamnb.toml
+        spamnb --config $config stats --json > /tmp/stats.json
+        echo $(($(date +%s) - began)) > /tmp/seconds
+        spamnb --config $config imap --once --existing --json > /tmp/judged.json
+        spamnb setup --remove
+        find . -type f | grep -v .local/share/spamnb | sort | diff /tmp/before -
+        END
+        su - dave -c 'sh -eux ~/day'
+"""
+
+
+@pytest.mark.parametrize("machine", ["postfix"], indirect=True)
+def test_the_first_day_of_a_mailbox_alone(machine):
+    """A user without root connects a mailbox by IMAP; old mail is learnt, the inbox is judged."""
+    root, _ = machine
+    inside(root, MAILBOX, TAKEN_PORTS)
+    assert int((root / "tmp" / "seconds").read_text()) <= MOST_S
+    learnt = json.loads((root / "tmp" / "stats.json").read_text())["messages"]
+    assert learnt["ham"] > OLD_MESSAGES // 15
+    assert learnt["spam"] > OLD_MESSAGES // 7
+    judged = (root / "tmp" / "judged.json").read_text().splitlines()
+    assert {json.loads(line)["done"] for line in judged} == {"judged"}
