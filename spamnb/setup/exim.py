@@ -84,17 +84,16 @@ def find(file: Path | None) -> MailServer | None:
     pid_file = Path(_value(exim, "pid_file_path") or "/run/exim4/exim.pid")
     is_running = is_alive(pid_file, "exim")
     listed = re.findall(r"(?m)^\s*domainlist\s+local_domains\s*=\s*(.*)$", whole)
-    smtp = _smtp(_value(exim, "daemon_smtp_ports"), _value(exim, "local_interfaces"))
     return MailServer(
         name="Exim",
         about=f"{path}, {'runs' if is_running else 'does not run'}",
         protocol="scanner",
         by_hand="spamd_address = {} variant=rspamd, and the ACL of docs/spamc.md",
-        stage=partial(_stage, exim, place, pid_file, smtp) if place else lambda _: None,
+        stage=partial(_stage, exim, place, pid_file) if place else lambda _: None,
         host=_value(exim, "primary_hostname"),
         domains=domains_in(listed[-1], ":") if listed else (),
         problems=tuple(problems),
-        smtp=smtp,
+        smtp=_smtp(_value(exim, "daemon_smtp_ports"), _value(exim, "local_interfaces")),
         is_running=is_running,
         files_junk="dovecot" in whole.lower() or "x-spam-flag" in whole.lower(),
         by_socket=True,
@@ -143,7 +142,7 @@ def _smtp(ports: str, interfaces: str) -> str:
     return f"{host}:{port or {'smtp': '25'}.get(first, first)}"
 
 
-def _stage(exim: Argv, place: _Place, pid_file: Path, smtp: str, address: str) -> Stage | None:
+def _stage(exim: Argv, place: _Place, pid_file: Path, address: str) -> Stage | None:
     """What makes Exim ask at this address; None if it does."""
     host, _, port = address.rpartition(":")
     where = address.removeprefix("unix:") if address.startswith("unix:") else f"{host} {port}"
@@ -172,7 +171,6 @@ def _stage(exim: Argv, place: _Place, pid_file: Path, smtp: str, address: str) -
         verify=lambda: _fault(exim, value),
         activate=activate,
         reload=(*generate, *activate),
-        listens=smtp,
     )
 
 

@@ -62,8 +62,9 @@ OWN: Argv = (sys.executable, "-P", "-m", "spamnb")
 _PORTS = range(10025, 10100)
 _SOCKETS = Path("/run/spamnb")
 """of the shipped unit"""
-_LISTEN_S = 90.0
-"""Sendmail starts a minute late where the host name has no domain"""
+_START_S = 90.0
+"""until a program reads new settings: Sendmail starts a minute late where the host name has no
+domain"""
 _CONSOLE = "127.0.0.1:8025"
 _VERSION = 1
 
@@ -391,7 +392,7 @@ class Setup:
         if stage.activate and stage.pid_file is not None:
             _wait(lambda: _written(stage.pid_file) not in (None, started),
                   f"{stage.program} has not started again")  # fmt: skip
-        if stage.activate and stage.listens:
+        if stage.listens:
             _wait(lambda: _answers(stage.listens),
                   f"{stage.program} does not listen at {stage.listens}")  # fmt: skip
 
@@ -600,7 +601,7 @@ def _denied(path: Path, error: OSError) -> UserError:
 
 
 def _wait(condition: Callable[[], bool], fault: str) -> None:
-    end = time.monotonic() + _LISTEN_S
+    end = time.monotonic() + _START_S
     while not condition():
         if time.monotonic() > end:
             raise UserError(fault, hint="see its log")

@@ -30,6 +30,7 @@ from spamnb.setup.plan import (
     read,
     run,
     tcp_address,
+    to_bytes,
 )
 
 _FOLDER = Path("/etc/mail")
@@ -85,7 +86,7 @@ def find(folder: Path | None) -> MailServer | None:
         about=f"{mc.parent}, {state}; milters: {', '.join(milters) or 'none'}",
         protocol="milter",
         by_hand="docs/milter.md, Sendmail, with the address {}",
-        stage=partial(_stage, settings, check, pid_file, _smtp(ports)),
+        stage=partial(_stage, settings, check, pid_file),
         host=host[1] if host else "",
         domains=domains_in(" ".join(lists)),
         problems=tuple(problems),
@@ -140,16 +141,14 @@ def _fault_of(settings: _Settings) -> str:
 
 def _made(mc: str) -> str | None:
     """What m4 makes of a text; None if it fails."""
-    with tempfile.NamedTemporaryFile("w", suffix=".mc", errors="surrogateescape") as file:
-        file.write(mc)
+    with tempfile.NamedTemporaryFile(suffix=".mc") as file:
+        file.write(to_bytes(mc))
         file.flush()
         done = run(("m4", file.name), errors=False, strip=False)
     return done.text if done.code == 0 else None
 
 
-def _stage(
-    settings: _Settings, check: Argv, pid_file: Path, smtp: str, address: str
-) -> Stage | None:
+def _stage(settings: _Settings, check: Argv, pid_file: Path, address: str) -> Stage | None:
     """What makes Sendmail ask the milter at this address (host:port); None if it does."""
     host, port = tcp_address(address, "docs/milter.md")
     at = settings.bare_mc.count("\n", 0, _found(_MAILERS, settings.bare_mc).start())
@@ -167,6 +166,8 @@ def _stage(
     is_running = is_alive(pid_file, "sendmail")
     can_reload = is_running and "\n/" in (read(pid_file) or "")
     activate = (("sh", "-c", hangup),) if can_reload else ()
+    waits = is_running and not can_reload
+    notes = ("Sendmail reads its settings after a restart",) if waits else ()
     # The administrator may have made the file anew since, without blocks.
     mc, cf = (shlex.quote(str(path)) for path in (settings.mc, settings.cf))
     make = f"m4 {mc} > {cf}.new && cat {cf}.new > {cf}; rm -f {cf}.new"
@@ -179,10 +180,7 @@ def _stage(
         activate=activate,
         reload=(("sh", "-c", again), *activate),
         pid_file=pid_file,
-        listens=smtp,
-        notes=("Sendmail reads its settings after a restart",)
-        if is_running and not can_reload
-        else (),
+        notes=notes,
     )
 
 

@@ -48,7 +48,7 @@ subprocess.run(command, shell=True, check=True)
 (mail,) = pathlib.Path("run/home/mail/you/Maildir").rglob("new/*")
 os.killpg(running.pid, signal.SIGINT)
 result = {"code": running.wait(), "mail": mail.read_text(), "text": text}
-pathlib.Path("result").write_text(json.dumps(result))
+pathlib.Path(sys.argv[1]).write_text(json.dumps(result))
 """
 
 
@@ -65,10 +65,10 @@ def machine(tmp_path_factory):
 @pytest.mark.parametrize("user", FOLDERS)
 def test_scripts_run(machine, user):
     """It takes free ports, and serves; the printed command sends a message; Ctrl-C ends all."""
-    folder = FOLDERS[user]
-    (machine / folder / "try.py").write_text(RUN)
-    inside(machine, f"{OFFLINE}\ncd /{folder}\nsu {user} -c 'python3 try.py'", PORTS)
-    result = json.loads((machine / folder / "result").read_text())
+    (machine / "tmp" / "try.py").write_text(RUN)
+    run = f"su {user} -c 'python3 /tmp/try.py /tmp/{user}.json'"
+    inside(machine, f"{OFFLINE}\ncd /{FOLDERS[user]}\n{run}", PORTS)
+    result = json.loads((machine / "tmp" / f"{user}.json").read_text())
     assert result["code"] == 0
     assert "X-Spamnb-Verdict: junk; label=spam" in result["mail"]
     assert "http://127.0.0.1:8026" in result["text"]
