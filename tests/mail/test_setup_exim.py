@@ -117,9 +117,7 @@ def test_from_bare_to_filed_and_taught(site):
 
     changed = json.loads(done_by(site.setup("--yes", "--json", "--answer", "act=file")))
     assert [Path(one["path"]).name for one in changed["files"]] == ["spamnb.toml"]
-    spam = until(site.files_spam, what="the new settings in the worker")
-    assert b"label=ham" in site.arrives(site.send("ham"))
-    site.moves_out_of_junk(spam)
+    site.files_and_teaches()
 
     output = done_by(site.setup("--yes", "--test", "alice@example.org", "--json"))
     test = json.loads(output)["test"]
@@ -127,9 +125,7 @@ def test_from_bare_to_filed_and_taught(site):
     assert states["learning"] == states["learning again"] == states["marked mail"] == "ok"
     assert "broken" not in states.values()
 
-    assert "nothing to do" in done_by(site.setup("--yes"))
-    assert "Everything was taken out" in done_by(site.setup("--remove"))
-    assert site.files() == before
+    site.is_done_and_taken_out(before)
     assert b"X-Spamnb" not in site.arrives(site.send("spam"))
 
 

@@ -169,9 +169,7 @@ def test_from_bare_to_filed_and_taught(site):
     entries = site.daemon.spamnb("journal", "--channel", "maildir", "--json")
     assert '"ham"' in entries
 
-    assert "nothing to do" in done_by(site.setup("--yes"))
-    assert "Everything was taken out" in done_by(site.setup("--remove"))
-    assert site.files() == before
+    site.is_done_and_taken_out(before)
     site.restart()
     assert b"X-Spamnb" not in site.arrives(site.send("spam"))
 

@@ -119,13 +119,9 @@ def test_from_bare_to_filed_and_taught(site):
     output = done_by(site.setup("--yes", "--answer", "act=file"))
     assert "Sendmail: " in output
     assert "INPUT_MAIL_FILTER" in output
-    spam = until(site.files_spam, what="the new settings in the worker")
-    assert b"label=ham" in site.arrives(site.send("ham"))
-    site.moves_out_of_junk(spam)
+    site.files_and_teaches()
 
-    assert "nothing to do" in done_by(site.setup("--yes"))
-    assert "Everything was taken out" in done_by(site.setup("--remove"))
-    assert site.files() == before
+    site.is_done_and_taken_out(before)
     assert b"X-Spamnb" not in site.arrives(site.send("spam"))
 
 

@@ -117,6 +117,18 @@ class Site:
         until(lambda: '"ham"' in self.daemon.spamnb("journal", "--channel", "imap", "--json"),
               what="the label of the move")  # fmt: skip
 
+    def files_and_teaches(self):
+        """Check that junk is filed, ham is not, and a move out of Junk is a label."""
+        spam = until(self.files_spam, what="the new settings in the worker")
+        assert b"label=ham" in self.arrives(self.send("ham"))
+        self.moves_out_of_junk(spam)
+
+    def is_done_and_taken_out(self, before):
+        """Check that setup has nothing to do, and that its removal leaves the files as before."""
+        assert "nothing to do" in done_by(self.setup("--yes"))
+        assert "Everything was taken out" in done_by(self.setup("--remove"))
+        assert self.files() == before
+
     def start(self):
         """Start the daemon and the mail server."""
         self.daemon.start()
