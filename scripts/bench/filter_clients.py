@@ -1,5 +1,6 @@
 """Clients that ask a filter about messages as Postfix, spamc and rspamc do, for benchmarks."""
 
+import random
 import re
 import socket
 import struct
@@ -12,6 +13,7 @@ from spamnb.milter.packets import Packet, PacketReader, packet_of
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 MIME_BYTES = 30_000
+LETTERS = str.maketrans("0123456789", "ghijklmnop")
 OFFER = struct.pack("!III", 6, 0x1FF, 0x1FFFFF)
 STEPS = {b"C": 0x1000, b"H": 0x2000, b"M": 0x4000, b"R": 0x8000, b"T": 0x10000, b"L": 0x80,
          b"N": 0x40000, b"B": 0x80000}  # fmt: skip
@@ -33,6 +35,17 @@ def messages_of_5_kb(count):
         text = plain[at % len(plain)][0] + b"\nX-Number: %d\n\n" % number + words
         made.append(text[:5120].rpartition(b"\n")[0].replace(b"\n", b"\r\n") + b"\r\n")
     return made
+
+
+def message_of_new_words(size, seed, sender):
+    """Return a message of random words; each is a new feature, which is the most work."""
+    head = f"From: {sender}\r\nTo: bob@example.org\r\nSubject: cheap pills {seed}\r\n\r\n"
+    letters = random.Random(seed).randbytes(size // 2).hex().translate(LETTERS)
+    lines = [
+        " ".join(letters[at : at + 8] for at in range(start, start + 64, 8))
+        for start in range(0, len(letters), 64)
+    ]
+    return (head + "\r\n".join(lines) + "\r\n").encode()
 
 
 def mime_messages(count):
