@@ -51,6 +51,9 @@ _TEST = "Address of a mailbox for a test message (Enter: no test)"
               help="Folder of sendmail.mc and sendmail.cf. Default: /etc/mail.")  # fmt: skip
 @click.option("--dovecot", metavar="FILE", type=click.Path(path_type=Path),
               help="Main settings of Dovecot. Default: /etc/dovecot/dovecot.conf.")  # fmt: skip
+@click.option("--way", type=click.Choice(["milter", "lmtp"]), help="How Postfix asks: "
+              "by a milter, or spamnb stands in front of its LMTP server, with a verdict for each "
+              "recipient. Default: as before; else the milter if it sees all mail.")  # fmt: skip
 @click.option("--listen", metavar="ADDRESS", default="", help="Where spamnb listens for the mail "
               "server. Default: 127.0.0.1 and the first free port from 10025 on; for OpenSMTPD the "
               "socket /run/spamnb/scan.sock.")  # fmt: skip
@@ -77,6 +80,7 @@ def setup(
     opensmtpd: Path | None,
     sendmail: Path | None,
     dovecot: Path | None,
+    way: str | None,
     listen: str,
     imap_host: str | None,
     user: str | None,
@@ -116,7 +120,7 @@ def setup(
         _set_up_mailbox(session, here, config, given, answers, yes=yes, only_plan=only_plan)
         return
     settings = load(config if config.exists() else os.devnull, flags={"home": session.home_flag})
-    places = Places(postfix, exim, opensmtpd, sendmail, dovecot)
+    places = Places(postfix, exim, opensmtpd, sendmail, dovecot, way or "")
     found = look(config, settings, _options(session), places)._replace(listen=listen)
     if not as_json:
         _show_found(found)

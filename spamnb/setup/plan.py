@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import stat
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ class MailServer(NamedTuple):
     about: str
     """where its settings are, and what it asks already"""
     protocol: str
-    """of the listener that it asks: milter or scanner"""
+    """of the listener that it asks: milter, scanner or lmtp"""
     by_hand: str
     """what the administrator adds if setup may not; `{}` is the address of spamnb"""
     stage: Callable[[str], Stage | None]
@@ -145,6 +146,8 @@ class MailServer(NamedTuple):
     """whether it is asked at a unix socket: only there may its user say for whom a message is"""
     user: str = ""
     """the system user that asks at the socket, if it is not that of spamnb"""
+    upstream: str = ""
+    """the LMTP server to which spamnb passes mail on, with the protocol lmtp"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +245,16 @@ def domains_in(listed: str, separators: str = r"[\s,]+") -> tuple[str, ...]:
     names = [one.strip() for one in re.split(separators, listed)]
     real = [one.lower() for one in names if _DOMAIN.fullmatch(one)]
     return tuple(dict.fromkeys(one for one in real if not one.startswith("localhost.")))
+
+
+def is_open_to_all(path: Path) -> bool:
+    """Whether every user of the system may connect to a socket."""
+    try:
+        folders = all(parent.stat().st_mode & 0o001 for parent in path.parents)
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return folders and stat.S_ISSOCK(mode) and bool(mode & 0o002)
 
 
 def is_alive(pid_file: Path, name: str = "") -> bool:

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spamnb.errors import UserError
+from spamnb.net.address import Address
 from spamnb.operations.request import is_on
 from spamnb.settings import home_of
 from spamnb.settings.schema import Settings
@@ -77,6 +78,8 @@ class Places(NamedTuple):
     opensmtpd: Path | None = None
     sendmail: Path | None = None
     dovecot: Path | None = None
+    way: str = ""
+    """into Postfix: milter or lmtp; empty: what an earlier run chose, or what fits"""
 
 
 class Found(NamedTuple):
@@ -103,8 +106,7 @@ def usual(found: Found) -> Answers:
     """The answers that keep what is set already, and are careful otherwise."""
     settings = found.settings
     protocol = found.server.protocol if found.server is not None else ""
-    listeners = (one for one in settings.listener.values() if one.protocol == protocol)
-    listening = [one for one in listeners if not one.border]
+    listening = [one for one in settings.listener.values() if _is_for(protocol, one)]
     scripts = found.dovecot.settings if found.dovecot is not None else ""
     has_no_moves = "spamnb-junk.sieve" in scripts and "spamnb-to-junk.sieve" not in scripts
     return Answers(
@@ -115,12 +117,22 @@ def usual(found: Found) -> Answers:
     )
 
 
+def _is_for(protocol: str, listener: Any) -> bool:
+    """Whether a mail server asks at this listener."""
+    if protocol == "lmtp":
+        return listener.protocol == "smtp" and Address.parse(listener.address).protocol == "lmtp"
+    return bool(listener.protocol == protocol and not listener.border)
+
+
 def look(config: Path, settings: Settings, options: Argv, places: Places) -> Found:
     """Ask the programs of this machine about their settings."""
+    boxes = dovecot_part.find(places.dovecot)
+    if places.dovecot is not None and boxes is None:
+        raise UserError(f"{places.dovecot} is no file of settings that Dovecot can read")
     program = shutil.which("spamnb")
     command = shlex.join((program,) if program else OWN) + " opensmtpd"
     servers: dict[str, Callable[[Path | None], MailServer | None]] = {
-        "Postfix": postfix_part.find,
+        "Postfix": partial(postfix_part.find, way=places.way, dovecot=boxes),
         "Exim": exim_part.find,
         "OpenSMTPD": partial(opensmtpd_part.find, command, _user(settings)),
         "Sendmail": sendmail_part.find,
@@ -134,9 +146,8 @@ def look(config: Path, settings: Settings, options: Argv, places: Places) -> Fou
         elif named[name] is not None:
             raise UserError(f"{named[name]} has no settings of {name} that it can read")
     there.sort(key=lambda one: not one.is_running)
-    boxes = dovecot_part.find(places.dovecot)
-    if places.dovecot is not None and boxes is None:
-        raise UserError(f"{places.dovecot} is no file of settings that Dovecot can read")
+    if places.way and not (there and there[0].name == "Postfix"):
+        raise UserError("only Postfix has several ways", hint="leave out --way")
     notes = [f"{one.name} is here, too, and is left as it is ({one.about})" for one in there[1:]]
     notes += old_filters.notes(old_filters.homes_of_users())
     return Found(
@@ -229,8 +240,8 @@ def _fit(server: Any, name: str, lines: str, notes: list[str]) -> Any:
 def _address(found: Found) -> str:
     """Where spamnb listens for the mail server, or shall listen."""
     protocol = found.server.protocol if found.server is not None else "milter"
-    there = [one for one in found.settings.listener.values() if one.protocol == protocol]
-    addresses = [one.address for one in there if not one.border] or [found.listen]
+    there = [one.address for one in found.settings.listener.values() if _is_for(protocol, one)]
+    addresses = [one.removeprefix("lmtp:").removeprefix("//") for one in there] or [found.listen]
     if not addresses[0] and found.server is not None and found.server.by_socket:
         is_usual = found.has_systemd or _SOCKETS.is_dir()
         # Another user of the system cannot reach a socket in the home.
@@ -261,7 +272,7 @@ def _own_stage(found: Found, answers: Answers, address: str, notes: list[str]) -
     if found.server is not None and address:
         hosts = list(dict.fromkeys(filter(None, [found.server.host, *hosts])))
         domains += found.server.domains
-        tables |= _listener(found, found.server.protocol, answers, address)
+        tables |= _listener(found, found.server, answers, address)
     # A domain that only this machine has, such as its host name, is no domain of addresses.
     domains = [one for one in domains if one not in hosts]
     tables["local"] = {"hosts": hosts} | ({"domains": domains} if domains else {})
@@ -299,18 +310,25 @@ def _own_stage(found: Found, answers: Answers, address: str, notes: list[str]) -
 
 
 def _listener(
-    found: Found, protocol: str, answers: Answers, address: str
+    found: Found, server: MailServer, answers: Answers, address: str
 ) -> dict[str, dict[str, Any]]:
     """The table of the listener: that of the administrator, or a new one."""
-    there = own_settings.given(found.config).get("listener", {})
-    if any(one.get("protocol") == protocol and not one.get("border") for one in there.values()):
+    by_hand = own_settings.given(found.config).get("listener", {})
+    there = (found.settings.listener[name] for name in by_hand if name in found.settings.listener)
+    if any(_is_for(server.protocol, one) for one in there):
         return {}
-    keys: dict[str, Any] = {"protocol": protocol, "address": address}
+    keys: dict[str, Any] = {"protocol": server.protocol, "address": address}
+    if server.protocol == "lmtp":
+        keys = {
+            "address": f"lmtp:{address}",
+            "upstream": f"lmtp:{server.upstream}",
+            "queue": "after",
+        }
     if answers.act == "observe":
         keys["observe"] = True
-        if found.server is not None and found.server.other:
-            keys["other"] = found.server.other
-    return {f"listener.{protocol}": keys}
+        if server.other:
+            keys["other"] = server.other
+    return {f"listener.{server.protocol}": keys}
 
 
 def test_command(found: Found, address: str) -> Argv:

@@ -45,6 +45,8 @@ class Server(NamedTuple):
     """makes it read new settings, if `spamnb setup` cannot without systemd"""
     release: str = ""
     """of Debian; empty: that of this machine"""
+    options: str = ""
+    """of `spamnb setup`"""
 
 
 DOVECOT = r"""
@@ -88,6 +90,12 @@ SERVERS = {
         "postfix dovecot-imapd dovecot-lmtpd dovecot-sieve",
         DOVECOT + POSTFIX,
         "postfix start && dovecot",
+    ),
+    "postfix, in front of lmtp": Server(
+        "postfix dovecot-imapd dovecot-lmtpd dovecot-sieve",
+        DOVECOT + POSTFIX,
+        "postfix start && dovecot",
+        options=" --way lmtp",
     ),
     "postfix, dovecot 2.4": Server(
         "postfix dovecot-imapd dovecot-lmtpd dovecot-sieve",
@@ -248,7 +256,7 @@ def test_the_first_day(machine):
             start=server.start,
             restart=server.restart,
             train=server.train,
-            options="--test alice@example.org" if has_imap else "",
+            options=("--test alice@example.org" if has_imap else "") + server.options,
             texts=texts,
             marked=len(texts),
         ),

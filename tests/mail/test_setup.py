@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from support.waiting import LIMIT_S, until
 
 from spamnb.setup import dovecot, postfix
 from spamnb.setup import run as module
-from spamnb.setup.edits import without_blocks
+from spamnb.setup.edits import blocks, without_blocks
 
 pytestmark = needs_rig
 
@@ -83,6 +84,31 @@ def test_observing_first_and_filing_later(site):
     changed = json.loads(done_by(site.setup("--yes", "--json", "--answer", "act=file")))
     assert [Path(one["path"]).name for one in changed["files"]] == ["spamnb.toml"]
     until(site.files_spam, what="the new settings in the worker")
+
+
+def test_in_front_of_the_lmtp_server(site):
+    """Each recipient gets the verdict in the own copy; the LMTP server is asked directly again."""
+    before = site.files()
+    chosen = ("--yes", "--way", "lmtp", "--answer", "act=file")
+    assert "Done. Next:" in done_by(site.setup(*chosen))
+    site.files_and_teaches()
+    assert "nothing to do" in done_by(site.setup(*chosen))
+    site.is_done_and_taken_out(before)
+    assert b"X-Spamnb" not in site.arrives(site.send("spam"))
+
+
+def test_from_the_milter_to_the_lmtp_server(site):
+    """The way is an answer like others: a later run changes it, and mail is scanned once."""
+    before = site.files()
+    done_by(site.setup(*FILING))
+    done_by(site.setup(*FILING, "--way", "lmtp"))
+    until(site.files_spam, what="the new settings in the worker")
+    assert site.arrives(site.send("ham")).count(b"X-Spamnb-Verdict") == 1
+    main = (site.rig.root / "postfix" / "main.cf").read_text()
+    assert "smtpd_milters" not in main
+    done_by(site.setup(*FILING, "--way", "milter"))
+    until(site.files_spam, what="the new settings in the worker")
+    site.is_done_and_taken_out(before)
 
 
 def test_a_test_message_is_sent_and_moved(site):
@@ -295,18 +321,24 @@ def killing(site, step, *arguments):
 FILING = ("--yes", "--answer", "act=file")
 STEPS = 17
 """writes of the record and of files, and runs of commands"""
-USUAL = (15,)
+USUAL = (("milter", 15),)
 
 
 @pytest.mark.parametrize(
-    "step", [pytest.param(n, marks=() if n in USUAL else pytest.mark.full) for n in range(STEPS)]
+    ("way", "step"),
+    [
+        pytest.param(way, n, marks=() if (way, n) in USUAL else pytest.mark.full)
+        for way in ("milter", "lmtp")
+        for n in range(STEPS)
+    ],
 )
-def test_killed_at_each_step(site, step):
+def test_killed_at_each_step(site, way, step):
     """Mail flows, the next run completes the setup, and removing restores each byte."""
     before = site.files()
-    assert killing(site, step, *FILING) != 0
+    chosen = (*FILING, "--way", way)
+    assert killing(site, step, *chosen) != 0
     site.arrives(site.send("ham"))
-    done_by(site.setup(*FILING))
+    done_by(site.setup(*chosen))
     assert b"X-Spam-Flag: YES" in site.arrives(site.send("spam"), ".Junk")
     done_by(site.setup("--remove"))
     assert site.files() == before
@@ -401,6 +433,59 @@ def test_a_postfix_that_setup_leaves(tmp_path, text, master, why):
     notes = " ".join(json.loads(done_by(result))["notes"])
     assert why in notes
     assert "smtpd_milters = inet:127.0.0.1:" in notes
+
+
+PROXY = "smtpd_proxy_filter = 127.0.0.1:10024\n"
+LAST_HOPS = {
+    "TCP": ("virtual_transport = lmtp:inet:127.0.0.1:24\n", "127.0.0.1:24", 2),
+    "TCP without inet": ("mailbox_transport = lmtp:[127.0.0.1]:24\n", "[127.0.0.1]:24", 2),
+    "both": (
+        "virtual_transport = lmtp:inet:mail:24\nmailbox_transport = $virtual_transport\n",
+        "mail:24", 3,
+    ),
+    "a limit": (
+        "lmtp_destination_recipient_limit = 50\nvirtual_transport =\n  lmtp:inet:mail:24\n",
+        "mail:24", 2,
+    ),
+    "a socket": ("virtual_transport = lmtp:unix:{root}/all/lmtp\n", "unix:{root}/all/lmtp", 2),
+    "a socket for Postfix alone": ("virtual_transport = lmtp:unix:{root}/private/lmtp\n", "", 0),
+    "several servers": (
+        "virtual_transport = lmtp:inet:one:24\nmailbox_transport = lmtp:inet:two:24\n", "", 0
+    ),
+    "a pipe": ("virtual_transport = dovecot\n", "", 0),
+}  # fmt: skip
+"""settings of main.cf -> the upstream of spamnb, and how many blocks there are"""
+
+
+@pytest.mark.parametrize("name", LAST_HOPS)
+def test_a_postfix_whose_milters_see_no_mail(name):
+    """Postfix delivers by LMTP to spamnb, and spamnb to the LMTP server, if there is one."""
+    text, upstream, count = LAST_HOPS[name]
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as one:
+        root = Path(folder)
+        root.chmod(0o755)
+        for part, mode in (("all", 0o755), ("private", 0o700)):
+            (root / part).mkdir(mode=mode)
+            (root / part).chmod(mode)
+        one.bind(str(root / "all" / "lmtp"))
+        (root / "all" / "lmtp").chmod(0o666)
+        made = postfix_folder(root, PROXY + text.replace("{root}", folder))
+        found = postfix.find(made)
+        assert found.upstream == upstream.replace("{root}", folder)
+        assert bool(found.problems) == (not upstream)
+        assert postfix.find(made, "lmtp").protocol == ("lmtp" if upstream else "milter")
+        if not upstream:
+            assert "LMTP" in postfix.find(made, "lmtp").problems[-1]
+            return
+        stage = found.stage("127.0.0.1:10025")
+        module._put(stage.edits[0].path, stage.edits[0].after)
+        settled(made)
+        assert stage.verify() == ""
+        assert len(blocks(stage.edits[0].after)) == count
+        again = postfix.find(made)
+        assert again.upstream == found.upstream
+        assert again.stage("127.0.0.1:10025") is None
+        assert without_blocks(stage.edits[0].after) == stage.edits[0].before
 
 
 @pytest.mark.parametrize(
