@@ -135,14 +135,13 @@ def passages(
     counts = np.bincount(place, minlength=width)
     every: Floats = np.concatenate((flat, counts), dtype=np.float64)
     every = every.reshape(-1, width)[:, :total]
-    runs = [every]
-    for length in LENGTHS[:-1]:
-        longer = runs[-1].copy()
-        longer[:, :-length] += runs[-1][:, length:]
-        runs.append(longer)
+    sums = np.empty((len(every), len(LENGTHS), total))
+    sums[:, 0] = every
+    for number, length in enumerate(LENGTHS[:-1]):
+        sums[:, number + 1] = sums[:, number]
+        sums[:, number + 1, :-length] += sums[:, number, length:]
     owner = np.arange(len(most)).repeat(most + 1)
-    outside = every.take(begins, axis=1).take(owner, axis=1)
-    sums = np.stack(runs, axis=1) + outside[:, None]
+    sums += every.take(begins.take(owner), axis=1)[:, None]
     left = ends.take(owner) - np.arange(total)
     left[begins] = 0
     exists = np.minimum(left, most.take(owner) - 1) >= _BY_LENGTH

@@ -227,6 +227,9 @@ def unpacked(words: Words) -> Iterator[Word]:
 class ReadView(Protocol):
     """A snapshot of the store."""
 
+    def last_change(self) -> int:
+        """Return the number of the newest change in it; see `Store.last_change`."""
+
     def totals(self) -> Totals:
         """Return a copy of the model's sums."""
 

@@ -113,6 +113,7 @@ class _View:
     def __init__(self, store: MemoryStore, state: Dicts) -> None:
         self._store = store
         self._state = state
+        self._change = store.last_change()
         self.over: Dicts = {name: {} for name in _TABLES}
 
     def _get(self, table: str, key: Any) -> Any:
@@ -123,6 +124,9 @@ class _View:
         over = self.over[table]
         gone = {key for key, value in over.items() if value is None}
         return sorted((self._state[table].keys() | over.keys()) - gone)
+
+    def last_change(self) -> int:
+        return self._change
 
     def totals(self) -> Totals:
         sums: Totals = self._get("sums", "live")
@@ -379,9 +383,9 @@ class MemoryStore:
     def read(self) -> Iterator[ReadView]:
         with self._swap:
             self._readers += 1
-            state = self._state
+            view = _View(self, self._state)
         try:
-            yield _View(self, state)
+            yield view
         finally:
             with self._swap:
                 self._readers -= 1

@@ -263,6 +263,9 @@ class LmdbTable:
         self._txn = txn
         self._db = db
 
+    def transaction(self) -> int:
+        return int(self._txn.id())
+
     def get(self, key: bytes) -> Buffer | None:
         value: Buffer | None = self._txn.get(key, None, self._db)
         return value

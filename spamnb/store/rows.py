@@ -108,6 +108,9 @@ class RowTable:
 class Table(Protocol):
     """Sorted keys and values of one transaction. Values read are views: copy what must stay."""
 
+    def transaction(self) -> int:
+        """The number of the transaction; readers have that of the last commit before them."""
+
     def get(self, key: bytes) -> Buffer | None:
         """The value, None if there is none."""
 

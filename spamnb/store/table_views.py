@@ -155,6 +155,10 @@ class TableReadView:
         tables = self._tables
         return Index(tables.digests, tables.mids, tables.kept, self._recipe.key)
 
+    def last_change(self) -> int:
+        """Return the number of the newest change in it."""
+        return self._tables.meta.transaction()
+
     def totals(self) -> Totals:
         """Return the model's sums."""
         return decode_totals(self._meta(TOTALS_KEY))

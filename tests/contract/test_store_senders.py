@@ -93,10 +93,13 @@ def test_damaged_bytes_of_a_list_are_an_error():
 
 def test_each_change_of_a_store_has_another_number(store):
     """A reader that knows the number sees that nothing has changed since."""
-    with store.read():
+    with store.read() as before:
         first = store.last_change()
-    assert store.last_change() == first
-    store.transact(lambda view: view.put_senders(ANN.key, listed(ANN, "a@a.example")))
-    second = store.last_change()
+        assert before.last_change() == first
+        store.transact(lambda view: view.put_senders(ANN.key, listed(ANN, "a@a.example")))
+        second = store.last_change()
+        assert before.last_change() == first
+        with store.read() as after:
+            assert after.last_change() == second
     learn(store, mail(1, 5, 6), HAM)
     assert len({first, second, store.last_change()}) == 3
