@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from spamnb.console.site import ConsoleSite, SignedLink
-from spamnb.console.texts import text
+from spamnb.console.texts import of, text
 from spamnb.errors import PeerError, RefError, StoreDamagedError
 from spamnb.mail.envelope import domain_of
 from spamnb.mail.limits import visible
@@ -86,7 +86,7 @@ def digest_mail(head: DigestHead, entries: Sequence[DigestEntry], foot: str) -> 
     ordered = sorted(entries, key=lambda one: (one.probability or 0.0, one.time))
     shown, more = ordered[:MOST], len(ordered) - MOST
     closing = [text("digest.more", count=more)] if more > 0 else []
-    closing += [foot, text("digest.off_at", url=head.off_url)]
+    closing += [foot, f"Turn these mails off: {head.off_url}"]
     mail = EmailMessage(policy=_POLICY)
     mail["From"], mail["To"] = head.sender, head.recipient
     mail["Subject"] = _title(len(ordered))
@@ -101,7 +101,7 @@ def digest_mail(head: DigestHead, entries: Sequence[DigestEntry], foot: str) -> 
 
 
 def _title(count: int) -> str:
-    return text("digest.one") if count == 1 else text("digest.title", count=count)
+    return "One message in quarantine" if count == 1 else f"{count} messages in quarantine"
 
 
 def _plain(entries: Sequence[DigestEntry], closing: Sequence[str]) -> str:
@@ -133,7 +133,7 @@ def _people(entry: DigestEntry) -> str:
 
 def _why(entry: DigestEntry) -> str:
     if entry.probability is None:
-        return text("digest.unknown")
+        return "not scanned"
     return text("digest.why", percent=f"{entry.probability:.1%}")
 
 
@@ -375,7 +375,7 @@ class AdminMail:
     def _send(self, sending: DigestSending, texts: Sequence[str], now_s: float) -> None:
         plan, mail = sending.plan, EmailMessage(policy=_POLICY)
         mail["From"], mail["To"] = plan.sender, plan.admin
-        mail["Subject"] = text("notice.title", count=len(texts), host=socket.gethostname())
+        mail["Subject"] = f"spamnb on {socket.gethostname()}: {of(len(texts), 'notice', 'notices')}"
         mail["Date"] = format_datetime(datetime.fromtimestamp(now_s, UTC))
         mail["Message-ID"] = make_msgid(domain=domain_of(plan.sender))
         mail["Auto-Submitted"] = "auto-generated"

@@ -39,7 +39,7 @@ from spamnb.console.site import (
     whole,
 )
 from spamnb.console.table import OPERATIONS
-from spamnb.console.texts import TEXTS, text, word
+from spamnb.console.texts import TEXTS, of, text, word
 from spamnb.errors import PeerError, RefError, SettingsError, StoreError, UserError
 from spamnb.mail.envelope import domain_of, same_name
 from spamnb.mail.limits import visible
@@ -401,14 +401,14 @@ def page_values(
     for name, parameter in by_name.items():
         label = TEXTS.get(f"field.{name}", name)
         if parameter.required and name not in found:
-            said = text("error.choose") if name in several else text("error.missing", field=label)
+            said = text("error.choose") if name in several else f"“{label}” is not filled in"
             raise UserError(said)
         try:
             parameter.type.take(found.get(name, parameter.default))
         except (ValueError, TypeError, OverflowError) as error:
             if name in found:
-                hint = text("error.allowed", allowed=parameter.type.allowed)
-                raise UserError(text("error.wrong", field=label), hint=hint) from error
+                hint = f"it must be {parameter.type.allowed}"
+                raise UserError(f"“{label}” is not valid", hint=hint) from error
     return read_parameters(known, [*single, *lists.items()])
 
 
@@ -488,7 +488,7 @@ def joined(notices: list[Notice], said: str, **values: Any) -> list[Notice]:
     if len(done) < 2:
         return notices
     waiting = sum(one.kind == "waits" for one in done)
-    more = text("receipt.some_wait", count=waiting) if waiting else ""
+    more = f"{waiting} of them wait for an administrator, or to be learnt." if waiting else ""
     undo = tuple(event for one in done for event in one.undo)
     back = tuple(dict.fromkeys(pair for one in done for pair in one.back))
     both = Notice("done", text(said, count=len(done), **values), more, undo, back=back)
@@ -594,6 +594,7 @@ class Renderer:
             "bytes": size_text,
             "duration": duration,
             "number": number,
+            "of": of,
             "sentence": linked_sentence,
             "is_through": is_through,
             "day": day,

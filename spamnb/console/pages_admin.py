@@ -36,7 +36,7 @@ from spamnb.console.site import (
     choice,
     whole,
 )
-from spamnb.console.texts import text
+from spamnb.console.texts import of, text
 from spamnb.console.whatif import EDGES, STEP
 from spamnb.engine.site_scores import threshold_text
 from spamnb.errors import SpamnbError
@@ -112,7 +112,7 @@ def trend_text(mistakes: Mapping[str, Mapping[str, float]]) -> str:
     """Say whether people report more mistakes than before, if that is certain."""
     week, before = mistakes.get("week"), mistakes.get("before")
     if week is None:
-        return text("trend.none")
+        return "No message was judged in the last 7 days."
     share, messages = f"{week['share']:.1f}", number(week["messages"])
     said = text("trend.week", share=share, messages=messages)
     if before is None:
@@ -259,7 +259,7 @@ def _reload(site: ConsoleSite, request: PageRequest) -> list[Notice]:
     (caller,) = request.visitor.callers()
     if fault := ask(site, caller, "reload")["fault"]:
         return [Notice("error", text("status.no_model"), fault)]
-    return [Notice("done", text("status.reloaded"), text("status.reloaded_more"))]
+    return [Notice("done", "The daemon reads its settings again.", text("status.reloaded_more"))]
 
 
 _ON: Final = (Parameter("on", FLAG, "Whether the switch is on.", required=True),)
@@ -313,13 +313,13 @@ def _again(site: ConsoleSite, request: PageRequest) -> list[Notice]:
 def _apply_preview(site: ConsoleSite, request: PageRequest) -> list[Notice]:
     (caller,) = request.visitor.callers()
     done = ask(site, caller, "apply_preview", **request.values)
-    return [Notice("done", text("timemachine.done"), str(done["kept"]))]
+    return [Notice("done", "The model was replaced; the one before is kept", str(done["kept"]))]
 
 
 def _end_preview(site: ConsoleSite, request: PageRequest) -> list[Notice]:
     (caller,) = request.visitor.callers()
     ask(site, caller, "end_preview", **request.values)
-    return [Notice("done", text("timemachine.discarded"))]
+    return [Notice("done", "The preview was discarded")]
 
 
 def _utc(value: Any) -> str:
@@ -430,7 +430,7 @@ def _take_back(site: ConsoleSite, request: PageRequest) -> list[Notice]:
 def _changed(key: str, done: Mapping[str, Mapping[str, float]]) -> Notice:
     after, before = (threshold(done[name]["junk"]) for name in ("after", "before"))
     said = text(key, after=after, before=before)
-    return Notice("done", said, text("whatif.applied_more"))
+    return Notice("done", said, "The daemon reads it now, which takes a moment.")
 
 
 def _flat(effect: Mapping[str, Any], log_odds: float, line: float) -> dict[str, str]:
@@ -484,7 +484,7 @@ def _end(site: ConsoleSite, request: PageRequest) -> list[Notice]:
     (caller,) = request.visitor.callers()
     name = request.values["name"]
     ended = ask(site, caller, "end_sessions", name=name)["ended"]
-    return [Notice("done", text("people.ended", name=name, count=ended))]
+    return [Notice("done", f"{of(ended, 'session', 'sessions')} of {name} ended.")]
 
 
 def _create(site: ConsoleSite, request: PageRequest) -> list[Notice]:
@@ -499,7 +499,7 @@ def _revoke(site: ConsoleSite, request: PageRequest) -> list[Notice]:
     (caller,) = request.visitor.callers()
     name = request.values["name"]
     ask(site, caller, "revoke_token", name=name)
-    return [Notice("done", text("people.revoked", name=name))]
+    return [Notice("done", f"The token {name} is revoked.")]
 
 
 END: Final = Act(_end, (_NAME,), place="quick")

@@ -285,7 +285,7 @@ class PagesApp:
             own = self._hosts.origin_of(connection)
             same = from_site == "same-origin" if from_site else bool(origin) and origin == own
             if not same:
-                raise ApiError(403, text("error.foreign"))
+                raise ApiError(403, "this form was sent by another site")
         return source
 
     def not_routed(self, status: int) -> Response:
@@ -310,7 +310,7 @@ class PagesApp:
         """Return an error that a frame of a page shows: it has neither script nor style sheet."""
         problem = problem_of(error, incident)
         more = text("error.incident", incident=incident) if incident else problem.body["detail"]
-        title, again = text("preview.failed"), text("preview.again_help")
+        title, again = "The preview cannot be shown", "To try again, use the link below this frame."
         hint = sentence(more or text("error.title"))
         document = failed(f"{title}: {problem.body['title']}", f"{hint} {again}")
         return HTMLResponse(document, problem.status, problem.headers)
@@ -390,7 +390,7 @@ class PagesApp:
         """A link of `spamnb console open`: only a POST uses it up, so programs may follow it."""
         self._admit(request)
         if request.method == "GET":
-            facts = {"visitor": None, "title": text("open.title"), "action": request.url.path}
+            facts = {"visitor": None, "title": "Open the console", "action": request.url.path}
             return HTMLResponse(self._renderer.page("open", facts))
         await _form(request)
         work = partial(self._visitors.log_in_by_link, request.path_params["link"])
@@ -426,7 +426,7 @@ class PagesApp:
         given = fields_of(after.form.encode(), _MOST_FIELDS)
         facts = {
             "visitor": None,
-            "title": text("go_on.title"),
+            "title": "You are logged in",
             "action": after.path,
             "token": visitor.form_token(urlsplit(after.path).path),
             "fields": [pair for pair in given if pair[0] != "token"],
@@ -508,7 +508,7 @@ class PagesApp:
             do = "on" if form.get("do") == "on" else "off"
             (opt_outs.remove if do == "on" else opt_outs.add)(user)
             self._note(f"digest {do}", f"link {user}", 200)
-        facts = {"visitor": None, "title": text("digest.choice"), "path": path, "user": user}
+        facts = {"visitor": None, "title": "Mails about the quarantine", "path": path, "user": user}
         return HTMLResponse(self._renderer.page("digest", facts | {"off": opt_outs.holds(user)}))
 
     def _linked_view(self, link: str) -> Response:
@@ -671,7 +671,7 @@ async def _form(request: Request) -> Fields:
 def _require_token(visitor: Visitor, path: str, form: Fields) -> None:
     given = dict(form).get("token", "")
     if not compare_digest(given.encode(), visitor.form_token(path).encode()):
-        raise ApiError(403, text("error.form"))
+        raise ApiError(403, "this form belongs to another session: load the page again")
 
 
 def _see(path: str) -> Response:

@@ -253,7 +253,7 @@ def link_facts(
     """Return what the template shows."""
     return {
         "visitor": None,
-        "title": text("link.title"),
+        "title": "A message in quarantine",
         "kept": message.shown(site),
         "user": message.caller.user,
         "path": path,

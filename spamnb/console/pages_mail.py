@@ -419,23 +419,23 @@ def _undo_selected(site: ConsoleSite, request: PageRequest) -> list[Notice]:
 def notice_of(answer: Mapping[str, Any], undid: int = 0) -> Notice:
     """Return the learner's answer as a sentence."""
     if answer["state"] == "review":
-        return Notice("waits", text("receipt.review"), answer["reason"])
+        return Notice("waits", "an administrator has to decide.", answer["reason"])
     receipt = answer["receipt"] or {}
     if answer["state"] == "waiting":
-        return Notice("waits", text("receipt.waiting"), answer["reason"])
+        return Notice("waits", "the correction waits to be learnt.", answer["reason"])
     if answer["state"] == "unchanged" or not receipt.get("changed"):
         reason = receipt.get("reason") or answer["reason"]
         return Notice("done", text("receipt.unchanged"), reason)
     if undid:
-        said = text("receipt.undone", event=undid)
+        said = f"event {undid} is undone."
     elif receipt["after"] is None:
-        said = text("receipt.forgotten")
+        said = "the training is forgotten."
     else:
         said = text("receipt.learnt", label=receipt["after"])
     before, after = receipt["probability_before"], receipt["probability_after"]
     moved = ""
     if before is not None and after is not None:
-        moved = text("receipt.moved", before=percent(before), after=percent(after))
+        moved = f"The probability of spam went from {percent(before)} to {percent(after)}."
     if (label := receipt.get("in_force")) and label != receipt["after"]:
         moved += " " * bool(moved) + text("receipt.in_force", label=label, why=receipt["why"])
     return Notice("done", said, moved, (receipt["event"],) if receipt["event"] else ())

@@ -17,7 +17,7 @@ from spamnb.console.site import (
     ParameterType,
     choice,
 )
-from spamnb.console.texts import text, word
+from spamnb.console.texts import of, text, word
 from spamnb.errors import SpamnbError, UserError
 from spamnb.mail.envelope import domain_of
 from spamnb.policy.rulings import WORDS
@@ -257,7 +257,7 @@ def _change(site: ConsoleSite, request: PageRequest) -> list[Notice]:
         (caller,) = visitor.callers()
         target = {kind: name} if kind != "site" else {}
         if target and not name:
-            raise UserError(text("senders.name"))
+            raise UserError("Name the domain or the person.")
     done, before, failed, more = [], [], [], ""
     for said, sender in values["lines"]:
         new = said or values["word"]
@@ -273,7 +273,7 @@ def _change(site: ConsoleSite, request: PageRequest) -> list[Notice]:
             more = facts.get("warning") or more
     if not done:
         return failed or [Notice("done", text("receipt.unchanged"))]
-    one = done[0] if len(done) == 1 else text("senders.changed", count=len(done))
+    one = done[0] if len(done) == 1 else f"{of(len(done), 'sender is', 'senders are')} changed."
     back = {"do": "change", "lines": "\n".join(before), "kind": kind, "name": name}
     return [Notice("done", one, more, back=tuple(back.items())), *failed]
 
