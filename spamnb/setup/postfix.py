@@ -34,7 +34,8 @@ _MILTERS = "smtpd_milters"
 _TRANSPORTS = ("virtual_transport", "mailbox_transport")
 _LIMIT = "lmtp_destination_recipient_limit"
 _DELIVERY = (*_TRANSPORTS, "mailbox_command", "transport_maps")
-_LMTP = re.compile(r"lmtp:(?:unix:(?P<path>\S+)|(?:inet:)?(?P<host>\S+):(?P<port>\d+))")
+_LMTP = re.compile(r"lmtp:(?:unix:(?P<path>\S+)|(?:inet:)?(?P<host>\S+?)(?::(?P<port>\d+))?)")
+_LMTP_PORT = "24"
 _OWN_MILTERS = re.compile(r"^(\S+)/inet/smtpd_milters\s*=\s*(.*)$", re.MULTILINE)
 _PROXY = re.compile(r"^(\S+)/(?:inet|pass)/smtpd_proxy_filter\s*=\s*\S", re.MULTILINE)
 
@@ -119,8 +120,8 @@ def _last_hop(folder: Path, expanded: dict[str, str], dovecot: Dovecot | None) -
     if len(hops) > 1:
         return _LastHop(problem=f"there are several LMTP servers: {', '.join(sorted(hops))}")
     hop = next(iter(found.values()))
-    upstream = f"{hop['host']}:{hop['port']}" if hop["port"] else ""
-    if not upstream:
+    upstream = f"{hop['host']}:{hop['port'] or _LMTP_PORT}"
+    if hop["path"]:
         path = Path(expanded["queue_directory"], hop["path"])
         ways = [path]
         if dovecot is not None and str(path) in dovecot.settings:

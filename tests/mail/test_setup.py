@@ -439,6 +439,7 @@ PROXY = "smtpd_proxy_filter = 127.0.0.1:10024\n"
 LAST_HOPS = {
     "TCP": ("virtual_transport = lmtp:inet:127.0.0.1:24\n", "127.0.0.1:24", 2),
     "TCP without inet": ("mailbox_transport = lmtp:[127.0.0.1]:24\n", "[127.0.0.1]:24", 2),
+    "the usual port": ("virtual_transport = lmtp:mail.example.org\n", "mail.example.org:24", 2),
     "both": (
         "virtual_transport = lmtp:inet:mail:24\nmailbox_transport = $virtual_transport\n",
         "mail:24", 3,
