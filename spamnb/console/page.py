@@ -366,9 +366,11 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One row of the table. The text `NAME.title` is its title, also in the menu."""
+    """One row of the table."""
 
     name: str
+    title: str
+    """also in the menu; empty for what is shown within another page"""
     path: str
     roles: tuple[Role, ...]
     show: Show
@@ -544,8 +546,8 @@ _NEARLY: Final = 0.9999
 _UNSTORED: Final = re.compile(r"[0-9a-f]{16}")
 """the text of a clue if only its id is known"""
 _PAGE_OF: Final = {
-    "spamnb review list": ("/review", "review.title"),
-    "spamnb quarantine list": ("/quarantine", "quarantine.title"),
+    "spamnb review list": ("/review", "Review"),
+    "spamnb quarantine list": ("/quarantine", "Quarantine"),
 }
 _UNITS: Final = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 
@@ -697,6 +699,6 @@ def linked_sentence(phrase: object) -> Markup:
     """Return a sentence in which the name of a command that has a page is a link to it."""
     found = escape(_shown(sentence(phrase)))
     for command, (path, title) in _PAGE_OF.items():
-        link = Markup('<a href="{}">{}</a>').format(path, text(title))
+        link = Markup('<a href="{}">{}</a>').format(path, title)
         found = Markup(found.replace(f"`{command}`", link))  # noqa: S704 - both are escaped
     return found

@@ -13,10 +13,8 @@ from typing import Any, Final
 
 FIGURE_TEXTS: Final[Mapping[str, str]] = {
     # fleet
-    "fleet.title": "Fleet",
     "fleet.host": "Host",
     # status
-    "status.title": "Overview",
     "status.no_model": "The model cannot be used",
     "status.reloaded_more": "If they are not valid, the log says so and the old ones stay.",
     "status.live_on": "Mail is marked and filed from now on.",
@@ -24,22 +22,11 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "status.bypass_on": "Scanning is off: all mail passes unscanned.",
     "status.bypass_off": "Scanning is on.",
     # settings
-    "settings.title": "Settings",
     "menu": "Menu",
-    "menu.overview": "Overview",
-    "menu.messages": "Messages",
-    "menu.review": "Review",
-    "menu.training": "Training",
-    "menu.filter": "Filter",
-    "menu.system": "System",
-    # whose labels are contradicted
-    "teachers.title": "Users whose labels are contradicted",
     # undo of several trainings
-    "undo_plan.title": "Undo several trainings",
     "undo_plan.done": "{count:training is|trainings are} undone.",
     "undo_plan.left": "{count:is|are} left: press the button again.",
     # graphs
-    "graphs.title": "Graphs",
     "graphs.now": "What comes",
     "graphs.right": "Is the filter right?",
     "graphs.people": "Who teaches it?",
@@ -146,7 +133,6 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "series.unscanned_model": "no usable model",
     "series.unscanned_fault": "another fault",
     # time machine
-    "timemachine.title": "Time machine",
     "timemachine.act": "Preview",
     "timemachine.days": "Trainings by day",
     "timemachine.before_day": "Preview of the model before {day}",
@@ -159,9 +145,7 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "timemachine.of_kept": "The model that was replaced, {name}",
     "timemachine.begun": "The preview has begun",
     # what-if
-    "whatif.title": "What if",
     "whatif.now": "Now messages are junk above {line}.",
-    "whatif_apply.title": "Use another threshold",
     "whatif.applied": "The threshold of junk is {after} now; before, it was {before}.",
     "whatif.taken_back": "The threshold of junk is {after} again; before, it was {before}.",
     "whatif.changed": "With junk above {line} ({nats} nats), {changed:message gets|messages get} "
@@ -218,15 +202,12 @@ TEXTS: Final[Mapping[str, str]] = {
     "column.verdict": "Decision, spam",
     "column.mail": "Message",
     # live
-    "live.title": "Live",
     "live.empty": "No message has come yet. Messages appear here when a mail server sends them to "
     "a listener of spamnb.",
     # people
-    "people.title": "People",
     "people.made": "The token {name} is made. Its text is shown only now:",
     "role.": "none",
     # search
-    "search.title": "Search",
     "search.act": "Search",
     "search.clear": "Start again",
     "search.empty": "No message was found.",
@@ -256,13 +237,9 @@ TEXTS: Final[Mapping[str, str]] = {
     "field.message_id": "Message-ID",
     "field.signature": "Signature",
     # own mail
-    "mail.title": "All mail",
     "mail.empty": "No message for {address} has been judged yet.",
     # a message
-    "message.title": "Message",
     "message.then": "When it came,",
-    "sender.title": "Its sender",
-    "seen.title": "Who writes here",
     "sender.checked": "SPF, DKIM and DMARC say:",
     "sender.before": "From {domain} since {day}: {count} messages, {filed} of them filed, the "
     "label of {corrected} corrected.",
@@ -278,7 +255,6 @@ TEXTS: Final[Mapping[str, str]] = {
     "sender.unwanted": "Never wanted",
     "sender.remove": "Remove",
     "sender.by_list": "A list decided this message when it came: {reason}.",
-    "senders.title": "Senders",
     "senders.none": "Your login has no list: an administrator enables lists by [persons].",
     "field.lines": "The senders",
     "list.own": "me",
@@ -301,7 +277,6 @@ TEXTS: Final[Mapping[str, str]] = {
     "plain.ham": "Not junk",
     "plain.spam": "Junk",
     # trainings
-    "trainings.title": "Trainings",
     "column.training": "Training",
     "column.user": "User, channel",
     "event.learn": "taught as {after}",
@@ -313,7 +288,6 @@ TEXTS: Final[Mapping[str, str]] = {
     "event.scores": "scores of this site's mail counted",
     "event.erased": "event of an erased person",
     "event.number": "event {event}",
-    "influence.title": "Which trainings made it so",
     # receipts
     "receipt.learnt": "taught as {label}.",
     "receipt.in_force": "In force for this message: {label} ({why}).",
@@ -322,8 +296,6 @@ TEXTS: Final[Mapping[str, str]] = {
     "receipt.several": "{count:message is|messages are} taught as {label}.",
     "receipt.several_undone": "{count:change is|changes are} undone.",
     # quarantine
-    "quarantine.title": "Quarantine",
-    "kept.title": "Message in quarantine",
     "kept.delete": "Delete",
     "kept.released": "Released to {names}.",
     "kept.not_released": "Not released to {name}.",
@@ -335,7 +307,6 @@ TEXTS: Final[Mapping[str, str]] = {
     "kept.still": "The message is still in quarantine.",
     "kept.not_junk": "Not junk",
     "kept.no_recipient": "No recipient is chosen.",
-    "preview.title": "Preview",
     # the mail of the digest
     "digest.help": "These messages to you were kept, because they look like spam. Open a link to "
     "look at a message, to release it or to delete it.",
@@ -347,16 +318,13 @@ TEXTS: Final[Mapping[str, str]] = {
     "for 14 days: forward this mail only to people who may read these messages.",
     "digest.foot.login": "The links ask for your login.",
     # review
-    "review.title": "Review",
     "review.verdict": "Verdict",
     "review.accept_all": "Accept all {count}",
     "review.refused": "The correction is refused, and nothing is learnt.",
     "review.several_accept": "{count:correction is|corrections are} accepted.",
     "review.several_refuse": "{count:correction is|corrections are} refused, and nothing is "
     "learnt.",
-    "review_entry.title": "A correction that waits",
     # keys
-    "keys.title": "Keys",
     "keys.j": "next message",
     "keys.k": "previous message",
     "keys.o": "open the message",
