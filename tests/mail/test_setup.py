@@ -89,6 +89,10 @@ def test_observing_first_and_filing_later(site):
 def test_in_front_of_the_lmtp_server(site):
     """Each recipient gets the verdict in the own copy; the LMTP server is asked directly again."""
     before = site.files()
+    done_by(site.setup("--yes", "--way", "lmtp"))
+    spam = site.send("spam")
+    assert b"X-Spam-Flag" not in site.arrives(spam)
+    until(lambda: spam.strip("<>") in site.daemon.spamnb("history", "--json"), "the verdict")
     chosen = ("--yes", "--way", "lmtp", "--answer", "act=file")
     assert "Done. Next:" in done_by(site.setup(*chosen))
     site.files_and_teaches()
