@@ -2,12 +2,14 @@
 
 The machine is a folder with a release of Debian, made by debootstrap; its processes run in
 namespaces of their own, without a network, and with ports in use that setup would choose. Time
-counts from the installation of the package to the end of the training of three mailboxes.
+counts from the installation of the package to the end of the training of three mailboxes; it is
+that of the processor, because other programs use the machine, too.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +31,15 @@ USERS = ("alice", "bob", "carol")
 OLD_MESSAGES = 2_000
 MOST_S = 180
 """of all commands together"""
+
+
+def processor_s(file):
+    """The seconds that `times` of a shell has written: its own, and those of its commands."""
+    found = re.findall(r"(\d+)m([\d.]+)s", file.read_text())
+    assert len(found) == 4
+    return sum(60 * int(minutes) + float(seconds) for minutes, seconds in found)
+
+
 TAKEN_PORTS = (10027, 8025)
 
 pytestmark = [pytest.mark.full, needs_debootstrap]
@@ -215,7 +226,6 @@ def sort_mail(root, sample):
 
 DAY = r"""
         {start}
-        began=$(date +%s)
         apt-get install -y -qq --no-install-recommends /root/spamnb.deb
         cp -a /etc /root/etc.installed
         install -d -o spamnb -g spamnb /run/spamnb
@@ -226,7 +236,7 @@ DAY = r"""
         spamnb setup --yes --answer act=file {options} > /root/setup.txt
         {restart}
         {train}
-        echo $(($(date +%s) - began)) > /root/seconds
+        times > /root/times
         python3 - <<END
         import smtplib
         for text in {texts!r}:
@@ -262,7 +272,7 @@ def test_the_first_day(machine):
         ),
         TAKEN_PORTS,
     )
-    assert int((root / "root" / "seconds").read_text()) <= MOST_S
+    assert processor_s(root / "root" / "times") <= MOST_S
     learnt = json.loads((root / "root" / "status.json").read_text())["model"]["messages"]
     # Of mail that was not answered, an inbox proves nothing.
     assert learnt == {"ham": OLD_MESSAGES // 4, "spam": OLD_MESSAGES // 2}
@@ -279,14 +289,13 @@ MAILBOX = r"""
         apt-get install -y -qq --no-install-recommends /root/spamnb.deb
         useradd -m -s /bin/sh dave
         cat > /home/dave/day <<'END'
-        began=$(date +%s)
         umask 077
         echo secret > ~/password
         find . -type f | sort > /tmp/before
         spamnb setup --imap 127.0.0.1:143 --user alice --password-file ~/password --yes
         config=~/.config/spamnb/spamnb.toml
         spamnb --config $config stats --json > /tmp/stats.json
-        echo $(($(date +%s) - began)) > /tmp/seconds
+        times > /tmp/times
         spamnb --config $config imap --once --existing --json > /tmp/judged.json
         spamnb setup --remove
         find . -type f | grep -v .local/share/spamnb | sort | diff /tmp/before -
@@ -300,7 +309,7 @@ def test_the_first_day_of_a_mailbox_alone(machine):
     """A user without root connects a mailbox by IMAP; old mail is learnt, the inbox is judged."""
     root, _ = machine
     inside(root, MAILBOX, TAKEN_PORTS)
-    assert int((root / "tmp" / "seconds").read_text()) <= MOST_S
+    assert processor_s(root / "tmp" / "times") <= MOST_S
     learnt = json.loads((root / "tmp" / "stats.json").read_text())["messages"]
     assert learnt["ham"] > OLD_MESSAGES // 15
     assert learnt["spam"] > OLD_MESSAGES // 7
