@@ -82,8 +82,10 @@ def find(folder: Path | None, way: str = "", dovecot: Dovecot | None = None) -> 
     last = _last_hop(named, expanded, dovecot)
     if way == "milter" or not (way or unseen or last.is_taken):
         return server
+    if last.problem and not way:
+        return server
     if last.problem:
-        return server._replace(problems=(*server.problems, *([last.problem] if way else [])))
+        return server._replace(problems=(*problems, last.problem), by_hand="docs/postfix.md")
     return server._replace(
         protocol="lmtp",
         by_hand=f"{last.names[0]} = lmtp:inet:{{}}",

@@ -480,7 +480,9 @@ def test_a_postfix_whose_milters_see_no_mail(name):
         assert bool(found.problems) == (not upstream)
         assert postfix.find(made, "lmtp").protocol == ("lmtp" if upstream else "milter")
         if not upstream:
-            assert "LMTP" in postfix.find(made, "lmtp").problems[-1]
+            wanted = postfix.find(made, "lmtp")
+            assert "LMTP" in wanted.problems[-1]
+            assert "docs/postfix.md" in wanted.by_hand
             return
         stage = found.stage("127.0.0.1:10025")
         module._put(stage.edits[0].path, stage.edits[0].after)
