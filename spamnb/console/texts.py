@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from string import Formatter
 from typing import Any, Final
 
-FIGURE_TEXTS: Final[Mapping[str, str]] = {
+TEXTS: Final[Mapping[str, str]] = {
     # fleet
     "fleet.host": "Host",
     # status
@@ -149,8 +149,7 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "whatif.applied": "The threshold of junk is {after} now; before, it was {before}.",
     "whatif.taken_back": "The threshold of junk is {after} again; before, it was {before}.",
     "whatif.changed": "With junk above {line} ({nats} nats), {changed:message gets|messages get} "
-    "another "
-    "decision.",
+    "another decision.",
     "whatif.junk": "{junk} more are junk or rejected",
     "whatif.clean": "{clean} are no longer junk or rejected",
     "whatif.junk_known": "People labelled {junk_known} of them; {junk_wrong} of these as ham.",
@@ -164,11 +163,6 @@ FIGURE_TEXTS: Final[Mapping[str, str]] = {
     "whatif.counts": "Decisions now, and with the other threshold",
     "whatif.new": "Then",
     "whatif.reliability": "How accurate the probabilities are",
-}
-
-
-TEXTS: Final[Mapping[str, str]] = {
-    **FIGURE_TEXTS,
     "brand": "spamnb",
     "skip": "Skip to the content",
     "nav": "Pages",

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from spamnb.errors import UserError
 from spamnb.setup.dovecot import Dovecot
 from spamnb.setup.edits import with_block, without_blocks
 from spamnb.setup.plan import (
@@ -129,6 +130,12 @@ def _last_hop(folder: Path, expanded: dict[str, str], dovecot: Dovecot | None) -
         if dovecot is not None and str(path) in dovecot.settings:
             ways.append(Path(dovecot.value("base_dir") or "/run/dovecot", "lmtp"))
         upstream = next((f"unix:{one}" for one in ways if is_open_to_all(one)), "")
+    if not upstream and taken:
+        # Without its listener Postfix could not deliver, so nothing of an earlier run changes.
+        raise UserError(
+            f"the socket {hop['path']} of the LMTP server is not there, or is not for all users",
+            hint="start the LMTP server, and run this command again",
+        )
     if not upstream:
         return _LastHop(problem=f"only Postfix may use the socket {hop['path']} of the LMTP server")
     return _LastHop(tuple(taken or found), upstream, is_taken=bool(taken))

@@ -22,6 +22,7 @@ from support.postfix import PROJECT, needs_rig
 from support.setup_site import Site, done_by
 from support.waiting import LIMIT_S, until
 
+from spamnb.errors import UserError
 from spamnb.setup import dovecot, postfix
 from spamnb.setup import run as module
 from spamnb.setup.edits import blocks, without_blocks
@@ -493,6 +494,10 @@ def test_a_postfix_whose_milters_see_no_mail(name):
         assert again.upstream == found.upstream
         assert again.stage("127.0.0.1:10025") is None
         assert without_blocks(stage.edits[0].after) == stage.edits[0].before
+        if upstream.startswith("unix:"):
+            (root / "all" / "lmtp").unlink()
+            with pytest.raises(UserError, match="is not there"):
+                postfix.find(made)
 
 
 @pytest.mark.parametrize(
