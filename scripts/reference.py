@@ -1,8 +1,9 @@
-"""The reference in Markdown, made from the code: settings, commands, headers, log, metrics.
+"""The reference in Markdown, made from the code: settings, commands, headers, log, metrics, socket.
 
 pages() -> {name of the page: text}
 """
 
+import json
 import re
 
 import click
@@ -11,6 +12,7 @@ from log_events import FACTS, KEYS, events
 
 from spamnb.cli.main import cli
 from spamnb.operations.status import gauges
+from spamnb.operations.table import OPERATIONS
 from spamnb.settings import Settings
 from spamnb.settings.render import value_of
 from spamnb.settings.schema import MEMBERS
@@ -223,6 +225,27 @@ def metrics_page():
     return found + "## Gauges\n\n" + table(["gauge", "what it tells"], rows)
 
 
+def _parameter(one):
+    default = "required" if one.required else "" if one.default is None else one.default
+    shown = default if one.required else f"`{json.dumps(default)}`" if default != "" else ""
+    return [f"`{one.name}`", cell(one.text), cell(one.type.allowed), shown]
+
+
+def socket_page():
+    """Return the page of the operations of the control socket."""
+    found = (
+        "# Control socket\n\nThe daemon answers requests at its socket (`serve.control`): a line "
+        "of JSON with `op` and its parameters, and with `bytes` the number of bytes that follow. "
+        "[Teaching](../docs/teaching.md) has an example. The commands of spamnb use it, too.\n\n"
+    )
+    for name, one in OPERATIONS.items():
+        right = " For administrators." if one.right == "admins" else ""
+        found += f"## {name}\n\n{plain(one.summary)}{right}\n\n"
+        rows = [_parameter(parameter) for parameter in one.parameters]
+        found += table(["parameter", "meaning", "allowed", "default"], rows) if rows else ""
+    return found
+
+
 def pages():
     """Return the pages of the reference by name."""
     assert {key for one in events() for key in one.keys} <= KEYS.keys(), FACTS
@@ -232,4 +255,5 @@ def pages():
         "headers": headers_page(),
         "log": log_page(),
         "metrics": metrics_page(),
+        "socket": socket_page(),
     }

@@ -18,6 +18,7 @@ from selectolax.lexbor import LexborHTMLParser
 
 from spamnb.cli.main import cli
 from spamnb.model.verdict import Clue
+from spamnb.operations.table import OPERATIONS
 from spamnb.policy import headers as verdict_headers
 from spamnb.settings.table import FAMILIES, SETTINGS
 from spamnb.telemetry import COUNTERS, HISTOGRAMS
@@ -126,7 +127,7 @@ def test_a_broken_page_is_reported(tmp_path):
     assert not out.exists()
 
 
-def test_the_reference_has_every_setting_command_and_metric():
+def test_the_reference_has_every_setting_command_metric_and_operation():
     """The reference is made from the same tables as the program."""
     found = reference.pages()
     families = [one for family in FAMILIES.values() for one in family.settings]
@@ -137,6 +138,10 @@ def test_the_reference_has_every_setting_command_and_metric():
         assert f"\n## spamnb {name}\n" in found["commands"]
     for name in (*COUNTERS, *HISTOGRAMS, *reference.GAUGES):
         assert f"`spamnb_{name}" in found["metrics"]
+    for name, operation in OPERATIONS.items():
+        assert f"\n## {name}\n\n{operation.summary[:20]}" in found["socket"]
+        for parameter in operation.parameters:
+            assert f"\n| `{parameter.name}` | " in found["socket"]
 
 
 def test_every_key_of_the_log_is_explained():

@@ -25,18 +25,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from spamnb.console.site import (
-    MOST_ID,
     OF_USER,
     ApiCaller,
     ApiError,
     ApiReply,
     ApiRequest,
     ConsoleSite,
-    Parameter,
-    ParameterType,
     Place,
-    read_parameters,
-    whole,
 )
 from spamnb.console.table import OPERATIONS
 from spamnb.console.texts import TEXTS, of, text, word
@@ -45,6 +40,7 @@ from spamnb.mail.envelope import domain_of, same_name
 from spamnb.mail.limits import visible
 from spamnb.operations.figures import Chart, ChartSize, ChartWords, draw
 from spamnb.operations.logins import SCOPES, FailedCodes, Login, LoginGuard, Passwords, step_of
+from spamnb.operations.parameters import MOST_ID, Parameter, ParameterType, read_parameters, whole
 from spamnb.operations.status import model_facts, noted
 from spamnb.records.console import LoginSession, SessionStore
 from spamnb.telemetry import duration, iso, now_us

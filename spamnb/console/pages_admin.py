@@ -25,17 +25,7 @@ from spamnb.console.page import (
     status_or_fault,
     threshold,
 )
-from spamnb.console.site import (
-    FLAG,
-    MOST_ID,
-    TEXT,
-    ConsoleSite,
-    Parameter,
-    ParameterType,
-    between,
-    choice,
-    whole,
-)
+from spamnb.console.site import ConsoleSite
 from spamnb.console.texts import of, text
 from spamnb.console.whatif import EDGES, STEP
 from spamnb.engine.site_scores import threshold_text
@@ -51,6 +41,16 @@ from spamnb.operations.figures import (
     number_text,
 )
 from spamnb.operations.logins import SCOPES
+from spamnb.operations.parameters import (
+    FLAG,
+    MOST_ID,
+    TEXT,
+    Parameter,
+    ParameterType,
+    between,
+    choice,
+    whole,
+)
 from spamnb.operations.request import Switch
 from spamnb.operations.status import observation_text, quantile
 from spamnb.telemetry import iso

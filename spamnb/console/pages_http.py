@@ -45,11 +45,9 @@ from spamnb.console.pages_mail import FORGET, TEACH, TEACH_CHOSEN, UNDO, UNDO_HE
 from spamnb.console.preview import HEADERS as PREVIEW_HEADERS
 from spamnb.console.preview import failed
 from spamnb.console.site import (
-    TEXT,
     ApiError,
     Callers,
     ConsoleSite,
-    Parameter,
     Place,
     ServedHosts,
     WorkPlaces,
@@ -64,6 +62,7 @@ from spamnb.console.site import (
 )
 from spamnb.console.texts import text
 from spamnb.errors import SpamnbError, UserError
+from spamnb.operations.parameters import TEXT, Parameter
 from spamnb.telemetry import Log
 
 _SIGNATURE: Final = (Parameter("signature", TEXT, "The signature.", required=True),)

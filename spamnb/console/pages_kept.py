@@ -32,18 +32,10 @@ from spamnb.console.page import (
     owned,
 )
 from spamnb.console.pages_mail import QUARANTINE_PATH, each, notice_of, quarantine_form
-from spamnb.console.site import (
-    FLAG,
-    TEXT,
-    TEXTS,
-    ApiCaller,
-    ApiError,
-    ApiReply,
-    ConsoleSite,
-    Parameter,
-)
+from spamnb.console.site import ApiCaller, ApiError, ApiReply, ConsoleSite
 from spamnb.console.texts import text
 from spamnb.errors import RefError, SpamnbError, UserError
+from spamnb.operations.parameters import FLAG, TEXT, TEXTS, Parameter
 from spamnb.telemetry import iso
 
 CURSOR: Final = Parameter("cursor", TEXT, "Where the page before ended.", "")

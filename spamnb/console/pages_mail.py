@@ -31,18 +31,10 @@ from spamnb.console.page import (
     undone,
 )
 from spamnb.console.pages_senders import sender_view
-from spamnb.console.site import (
-    FLAG,
-    KEPT,
-    MOST_ID,
-    TEXT,
-    ConsoleSite,
-    Parameter,
-    choice,
-    whole,
-)
+from spamnb.console.site import KEPT, ConsoleSite
 from spamnb.console.texts import text
 from spamnb.errors import RefError, SpamnbError
+from spamnb.operations.parameters import FLAG, MOST_ID, TEXT, Parameter, choice, whole
 from spamnb.telemetry import iso
 
 _Thing = TypeVar("_Thing", int, str)

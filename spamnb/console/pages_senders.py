@@ -8,18 +8,11 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from spamnb.console.page import Act, Notice, PageRequest, PageView, Visitor, ask, owned
-from spamnb.console.site import (
-    TEXT,
-    ApiCaller,
-    ApiReply,
-    ConsoleSite,
-    Parameter,
-    ParameterType,
-    choice,
-)
+from spamnb.console.site import ApiCaller, ApiReply, ConsoleSite
 from spamnb.console.texts import of, text, word
 from spamnb.errors import SpamnbError, UserError
 from spamnb.mail.envelope import domain_of
+from spamnb.operations.parameters import TEXT, Parameter, ParameterType, choice
 from spamnb.policy.rulings import WORDS
 from spamnb.policy.senders import entries_of, sender_of
 

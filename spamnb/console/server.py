@@ -48,7 +48,6 @@ from spamnb.console.site import (
     problem_of_status,
     query_of,
     read_body,
-    read_parameters,
     too_many_requests,
     type_of_body,
 )
@@ -56,6 +55,7 @@ from spamnb.console.table import MESSAGE, OPERATIONS, PREFIX, ApiOperation, docu
 from spamnb.errors import SpamnbError, UserError
 from spamnb.mail.envelope import network_of
 from spamnb.net.address import UNIX, NetworkSet
+from spamnb.operations.parameters import read_parameters
 from spamnb.telemetry import Log
 
 _SAFE: Final = {

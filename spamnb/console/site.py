@@ -1,16 +1,14 @@
 """What each request to the console needs, for the API and the pages.
 
-Parameters and their types, errors as replies (RFC 9457), callers and their rights, events, the
-limits of a request and the places where it runs, signed links, and what the operations work with.
+Errors as replies (RFC 9457), callers and their rights, events, the limits of a request and the
+places where it runs, signed links, and what the operations work with.
 
-Must not know operations. Failure: ApiError with the status of the reply; UserError names the
-parameter and what is allowed.
+Must not know operations. Failure: ApiError with the status of the reply.
 """
 
 from __future__ import annotations
 
 import asyncio
-import difflib
 import fcntl
 import hmac
 import json
@@ -24,7 +22,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -32,10 +29,8 @@ from collections.abc import (
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from hashlib import sha256
 from http import HTTPStatus
-from math import isfinite
 from pathlib import Path
 from struct import Struct
 from threading import Lock
@@ -62,162 +57,6 @@ from spamnb.scan.quarantine import Quarantine
 from spamnb.scan.values import ReleasedMessage, ReleaseReply, UsersRelease
 from spamnb.store.files import durable_write, make_folder, refused, sync_folder
 from spamnb.telemetry import Log, incident, now_us
-
-Schema = Mapping[str, Any]
-_MOST_CHARS: Final = 1000
-_MOST_ITEMS: Final = 1000
-MOST_ID: Final = (1 << 63) - 1
-
-
-class ParameterType(NamedTuple):
-    """A JSON schema, and a function that returns the checked value or raises ValueError.
-
-    A parameter of the path or the query arrives as text, one of a JSON body as a value of JSON.
-    """
-
-    schema: Schema
-    take: Callable[[Any], Any]
-    allowed: str
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter of an operation."""
-
-    name: str
-    type: ParameterType
-    text: str
-    default: Any = None
-    required: bool = False
-
-
-def _require(good: bool, value: Any) -> Any:  # noqa: FBT001 - a condition and its value
-    if not good:
-        raise ValueError
-    return value
-
-
-def _text(value: Any) -> str:
-    good = isinstance(value, str) and len(value) <= _MOST_CHARS and "\0" not in value
-    return str(_require(good, value))
-
-
-def _texts(value: Any) -> list[str]:
-    _require(isinstance(value, list) and len(value) <= _MOST_ITEMS, value)
-    return [_text(one) for one in value]
-
-
-def _flag(value: Any) -> bool:
-    value = {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
-    return bool(_require(isinstance(value, bool), value))
-
-
-def _time_us(value: Any) -> int:
-    at = datetime.fromisoformat(_text(value))
-    _require(at.tzinfo is not None and at.year >= 1970, value)
-    return int(at.timestamp() * 1_000_000)
-
-
-TEXT = ParameterType(
-    {"type": "string", "maxLength": _MOST_CHARS}, _text, f"text of at most {_MOST_CHARS} characters"
-)
-TEXTS = ParameterType(
-    {"type": "array", "items": TEXT.schema, "maxItems": _MOST_ITEMS},
-    _texts,
-    f"a list of at most {_MOST_ITEMS} texts",
-)
-FLAG = ParameterType({"type": "boolean"}, _flag, "true or false")
-TIME = ParameterType(
-    {"type": "string", "format": "date-time"}, _time_us, "a time with its zone (RFC 3339)"
-)
-
-
-def whole(least: int, most: int) -> ParameterType:
-    """Make the type of whole numbers from `least` to `most`."""
-
-    def take(value: Any) -> int:
-        if isinstance(value, str):
-            value = int(_require(value.isascii() and value.isdecimal() and len(value) < 20, value))
-        good = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-        return int(_require(good, value))
-
-    schema = {"type": "integer", "minimum": least, "maximum": most}
-    return ParameterType(schema, take, f"a whole number from {least} to {most}")
-
-
-def choice(*names: str) -> ParameterType:
-    """Make the type of one of these words."""
-    return ParameterType(
-        {"type": "string", "enum": list(names)},
-        lambda value: _require(isinstance(value, str) and value in names, value),
-        f"one of {', '.join(names)}",
-    )
-
-
-def _number(value: Any) -> float:
-    _require(isinstance(value, int | float | str) and not isinstance(value, bool), value)
-    found = float(value)
-    return float(_require(isfinite(found), found))
-
-
-def between(least: float, most: float) -> ParameterType:
-    """Make the type of numbers between two limits; the limits themselves are not allowed."""
-
-    def take(value: Any) -> float:
-        found = _number(value)
-        return float(_require(least < found < most, found))
-
-    schema = {"type": "number", "exclusiveMinimum": least, "exclusiveMaximum": most}
-    return ParameterType(schema, take, f"a number above {least:g} and below {most:g}")
-
-
-def pairs_by(*names: str) -> ParameterType:
-    """Make the type of an object that has two numbers for each of some of these names."""
-
-    def take(value: Any) -> dict[str, tuple[float, float]]:
-        _require(isinstance(value, dict) and set(value) <= set(names), value)
-        good = all(isinstance(pair, list) and len(pair) == 2 for pair in value.values())
-        _require(good, value)
-        return {name: (_number(pair[0]), _number(pair[1])) for name, pair in value.items()}
-
-    pair = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
-    schema = {
-        "type": "object",
-        "properties": dict.fromkeys(names, pair),
-        "additionalProperties": False,
-    }
-    return ParameterType(schema, take, f"an object with two numbers for any of {', '.join(names)}")
-
-
-def read_parameters(
-    parameters: Iterable[Parameter], values: Iterable[tuple[str, Any]]
-) -> dict[str, Any]:
-    """Return the checked values by name; missing parameters get their defaults."""
-    known = {one.name: one for one in parameters}
-    found: dict[str, Any] = {}
-    for name, value in values:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1, 0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known) or 'none'}"
-            raise UserError(f"there is no parameter {name[:80]!r}", hint=hint)
-        if name in found:
-            raise UserError(f"the parameter {name!r} is given twice")
-        found[name] = _checked(known[name], value)
-    missing = [name for name, one in known.items() if one.required and name not in found]
-    if missing:
-        raise UserError(f"the parameter {missing[0]!r} is missing")
-    return {name: found.get(name, one.default) for name, one in known.items()}
-
-
-def _checked(parameter: Parameter, value: Any) -> Any:
-    try:
-        return parameter.type.take(value)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise UserError(
-            f"the parameter {parameter.name!r} is not valid",
-            hint=f"it must be {parameter.type.allowed}",
-        ) from error
-
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_S: Final = 5
@@ -863,6 +702,7 @@ _HEAD: Final = Struct(">BIQB")
 _MAC_BYTES: Final = 16
 _KEY_BYTES: Final = 32
 
+_MOST_LINK: Final = 1000
 _TEXT: Final = re.compile(r"[A-Za-z0-9_-]+")
 _MONTH: Final = re.compile(r"[0-9]{6}")
 
@@ -913,7 +753,7 @@ class SignedLinks:
 
     def _verified(self, text: str) -> bytes:
         """The signed bytes of a link."""
-        if len(text) <= _MOST_CHARS and _TEXT.fullmatch(text) and len(text) % 4 != 1:
+        if len(text) <= _MOST_LINK and _TEXT.fullmatch(text) and len(text) % 4 != 1:
             found = urlsafe_b64decode(text + "=" * (-len(text) % 4))
             signed, mac = found[:-_MAC_BYTES], found[-_MAC_BYTES:]
             if len(signed) > _HEAD.size and signed[0] == _VERSION:

@@ -10,25 +10,24 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from spamnb.console import operations, site
-from spamnb.console.site import (
+from spamnb.console.site import Place, Run
+from spamnb.model.costs import DECISIONS
+from spamnb.model.verdict import SIGNATURE
+from spamnb.operations.figures import PERIODS
+from spamnb.operations.logins import SCOPES
+from spamnb.operations.parameters import (
     FLAG,
     MOST_ID,
     TEXT,
     TEXTS,
     TIME,
     Parameter,
-    Place,
-    Run,
     Schema,
     between,
     choice,
     pairs_by,
     whole,
 )
-from spamnb.model.costs import DECISIONS
-from spamnb.model.verdict import SIGNATURE
-from spamnb.operations.figures import PERIODS
-from spamnb.operations.logins import SCOPES
 from spamnb.policy.rulings import WORDS
 from spamnb.records.console import STEPS
 from spamnb.telemetry import COUNTERS

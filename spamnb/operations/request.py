@@ -1,26 +1,37 @@
 """Requests of administrators, and the client that sends them.
 
 An endpoint identifies the caller and frames the request; `table` checks the caller's right and
-reads the fields. `AdminClient` is what all clients share: `ControlClient` asks a daemon by its
-socket, `LocalClient` runs the operations in this process. Failure: UserError for a field of a wrong
-type or value, RefusedError for a caller that acts for another user without the right to, PeerError
-for an invalid reply.
+reads the parameters. `AdminClient` is what all clients share: `ControlClient` asks a daemon by its
+socket, `LocalClient` runs the operations in this process. Failure: UserError for a wrong parameter,
+RefusedError for a caller that acts for another user without the right to, PeerError for an invalid
+reply.
 """
 
 from __future__ import annotations
 
 import pwd
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    Final,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeVar,
+    get_args,
+)
 
 from spamnb import errors
-from spamnb.errors import PeerError, RefusedError, SpamnbError, StoreAccessError, UserError
+from spamnb.errors import PeerError, RefusedError, SpamnbError, StoreAccessError
 from spamnb.feedback.values import Answer, Feedback, ListTarget, SenderChange, Trust
-from spamnb.policy.rulings import WORDS, Word
+from spamnb.operations.parameters import TEXT, Parameter, choice, lists
+from spamnb.policy.rulings import WORDS
 from spamnb.store.files import refused
 from spamnb.telemetry import Meters
 
@@ -118,11 +129,8 @@ class AdminDaemon(Protocol):
 Header = dict[str, Any]
 """the fields of a request or a reply, as values of JSON"""
 Role = Literal["admin", "delegate", "self"]
-Field = Callable[[Header, str], Any]
-"""reads one field of a request"""
 
 MOST_REFS = 16
-_REF_CHARS = 1000
 _CLIENT_CHARS = 64
 MAILBOXES = ("imap", "maildir")
 """Channels that read a user's mailbox. Their server confirms that a message is the user's own, even
@@ -176,105 +184,61 @@ RequestHandler = Callable[[AdminRequest], AdminResponse]
 """handles requests; called by many threads"""
 
 
-# --- fields --------------------------------------------------------------------------------------
+# --- parameters ----------------------------------------------------------------------------------
 
 
-def read_fields(fields: Mapping[str, Field], header: Header) -> Header:
-    """Return the values of these fields."""
-    return {name: read(header, name) for name, read in fields.items()}
+def optional(name: str, meaning: str) -> Parameter:
+    """Make a parameter for a text that may be missing."""
+    return Parameter(name, TEXT, meaning, "")
 
 
-def text(header: Header, name: str) -> str:
-    """Read a string, by default empty."""
-    found = header.get(name, "")
-    if not isinstance(found, str):
-        raise UserError(f"`{name}` must be a string")
-    return found
-
-
-def label(header: Header, name: str) -> str:
-    """Read a label."""
-    if not (found := text(header, name)):
-        raise UserError("no label is given")
-    return found
-
-
-def word(header: Header, name: str) -> Word | None:
-    """Read `wanted` or `unwanted`; None without one."""
-    given = text(header, name)
-    found: Word | None = next((one for one in WORDS if one == given), None)
-    if given and found is None:
-        raise UserError(f"`{name}` must be {' or '.join(WORDS)}, or empty")
-    return found
-
-
-def positive(header: Header, name: str) -> int:
-    """Read a whole number of 1 or more."""
-    found = header.get(name)
-    if not isinstance(found, int) or isinstance(found, bool) or not 0 < found < 1 << 63:
-        raise UserError(f"`{name}` must be a whole number of 1 or more")
-    return found
-
-
-def share(header: Header, name: str) -> float:
-    """Read a number between 0 and 1, by default 0.5."""
-    found = header.get(name, 0.5)
-    if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 < found < 1:
-        raise UserError(f"`{name}` must be a number between 0 and 1")
-    return float(found)
-
-
-def boolean(header: Header, name: str) -> bool:
-    """Read true or false."""
-    found = header.get(name)
-    if not isinstance(found, bool):
-        raise UserError(f"`{name}` must be true or false")
-    return found
-
-
-def anything(header: Header, name: str) -> Any:
-    """Read a value that the operation checks; None without one."""
-    return header.get(name)
-
-
-def references(header: Header, name: str) -> tuple[str, ...]:
-    """Read a list of references to one message."""
-    refs = header.get(name, [])
-    good = isinstance(refs, list) and len(refs) <= MOST_REFS
-    if not good or not all(isinstance(ref, str) and len(ref) <= _REF_CHARS for ref in refs):
-        raise UserError(f"`{name}` must be a list of at most {MOST_REFS} references")
-    return tuple(refs)
-
-
-def _trust(header: Header, name: str) -> str:
-    found = text(header, name)
-    if found and found not in get_args(Trust):
-        raise UserError(f"`{name}` must be admin, user or stranger")
-    return found
-
-
-SOURCE: dict[str, Field] = {"for": text, "trust": _trust, "channel": text, "person": text}
+_REFS: Final = Parameter(
+    "refs", lists(TEXT, 0, MOST_REFS),
+    "References to one message (its signature, digest or Message-ID), instead of the message.", (),
+)  # fmt: skip
+SOURCE: Final = (
+    optional("for", "The user who speaks, if it is not the caller."),
+    Parameter(
+        "trust", choice("", *get_args(Trust)), "That user's rights; only an admin raises them.", ""
+    ),
+    optional("channel", "Where the label comes from; `api` without it."),
+    optional("person", "The person whose own label or list is meant; admins only."),
+)
 """the user and the channel of a change, and the person that it is for"""
-SENDERS = SOURCE | {"domain": text}
+_DOMAIN: Final = optional("domain", "The domain of the message's recipients.")
+SENDERS: Final = (*SOURCE, _DOMAIN)
 """whose list of senders it is: that of the site if an admin names no person and no domain"""
-SENDER = SENDERS | {"word": word, "sender": text, "refs": references}
-FEEDBACK = SOURCE | {"label": text, "refs": references, "domain": text, "client": text}
+SENDER: Final = (
+    *SENDERS,
+    Parameter("word", choice("", *WORDS), "What the sender is; empty removes it.", ""),
+    optional("sender", "An address or a domain; without it, the author of the message is meant."),
+    _REFS,
+)
+FEEDBACK: Final = (
+    *SOURCE,
+    _REFS,
+    _DOMAIN,
+    optional("client", "The network of the client that sent a report by mail; it has a quota."),
+)
 
 
 # --- the user of a request -----------------------------------------------------------------------
 
 
 def feedback_of(caller: Caller, fields: Header, raw: bytes) -> Feedback:
-    """Build a feedback from `FEEDBACK`, with the user and trust that the caller may claim."""
+    """Build a feedback from `FEEDBACK` and its label.
+
+    It has the user and the trust that the caller may claim.
+    """
     user, trust = speaker_of(caller, fields)
     channel = fields["channel"] or "api"
     admin = caller.role == "admin"
     if fields["person"] and not admin:
         raise RefusedError(f"{caller.login} may not label for a person", hint="leave out `person`")
     return Feedback(
-        label=fields["label"],
+        label=fields.get("label", ""),
         raw=raw,
-        refs=fields["refs"],
+        refs=tuple(fields["refs"]),
         user=user,
         channel=channel,
         trust=trust,
@@ -288,7 +252,8 @@ def feedback_of(caller: Caller, fields: Header, raw: bytes) -> Feedback:
 def sender_change_of(caller: Caller, fields: Header, raw: bytes) -> SenderChange:
     """Build a change of a list of senders from `SENDERS` and the fields of the sender."""
     target = target_of(caller, fields)
-    return SenderChange(target, fields["word"], fields["sender"], raw, fields["refs"])
+    refs = tuple(fields["refs"])
+    return SenderChange(target, fields["word"] or None, fields["sender"], raw, refs)
 
 
 def target_of(caller: Caller, fields: Header) -> ListTarget:

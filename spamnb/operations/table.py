@@ -1,22 +1,5 @@
 """The table of administrative operations, and the rights to use them.
 
-    ping                                            served home, caller's role
-    teach   label, bytes or refs, channel, for      set the label of a message
-    forget  bytes or refs                           remove a message's training
-    undo    event, waiting                          undo an event, or a correction that waits
-    batch   sizes, labels, bytes, person            sorted mail of `train`                admins
-    scores  ham, spam                               the scores of that mail, by step      admins
-    sender  word, sender, bytes or refs, domain     set a sender's word; without word remove it
-    senders domain                                  the list of wanted and unwanted senders
-    status, metrics                                 state; metrics in Prometheus format
-    bypass  on                                      deliver all mail unscanned            admins
-    live    on                                      let listeners that observe mark mail  admins
-    costs   do = choose | take_back, junk_from, at  another threshold of junk             admins
-    review  do = list | show | accept | refuse, name                                      admins
-    import  format, most, label_ham, label_spam, again, bytes                             admins
-    rewind, relearn     do = preview | show | apply | cancel: see `rewind`                admins
-    expire, reload                                  maintenance                           admins
-
 Admins may name a user (`for`) and the user's trust level (`trust`: admin, user, stranger), or the
 person that their own label is for (`person`). Delegates may name a user, with the trust level user.
 Any other caller acts under its own name, on messages delivered to it.
@@ -36,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, Protocol, Self, TypeVar
@@ -60,6 +43,19 @@ from spamnb.model.verdict import BINS
 from spamnb.operations import status
 from spamnb.operations.home import ModelConfig, open_model, open_service, read_clock
 from spamnb.operations.listings import observation
+from spamnb.operations.parameters import (
+    FLAG,
+    MOST_ID,
+    NAME,
+    NUMBERS,
+    TEXTS,
+    Parameter,
+    between,
+    choice,
+    lists,
+    read_known,
+    whole,
+)
 from spamnb.operations.request import (
     FEEDBACK,
     SENDER,
@@ -72,20 +68,13 @@ from spamnb.operations.request import (
     AdminRequest,
     AdminResponse,
     Caller,
-    Field,
     Header,
     Switch,
-    anything,
-    boolean,
     feedback_of,
-    label,
-    positive,
-    read_fields,
+    optional,
     sender_change_of,
-    share,
     speaker_of,
     target_of,
-    text,
     turn,
 )
 from spamnb.operations.status import Facts
@@ -143,13 +132,6 @@ class AnyAdministration(Protocol):
 def rewind(admin: AnyAdministration, request: AdminRequest, fields: Header) -> AdminResponse:
     """Preview or apply the state of an earlier time, or a model that was kept.
 
-        do = preview    begin to make the model, and to compare it with the present one
-        do = show       the preview `job`, as soon as it is made, or after half a second; without
-                        `job` the present one
-        do = apply      put it in the place of the present model; `expect`: as shown, the last
-                        event of the model that was copied
-        do = cancel     end the preview
-
     In a fleet the hosts share one model, so it is not replaced while a daemon runs.
     """
     return _do(admin, request, fields, _rewinding)
@@ -178,10 +160,8 @@ def _do(
         found = admin.time_machine.find(job)
         found.end()
         return _facts(found)
-    if do == "apply":
-        user = fields["for"] or request.caller.login
-        return _facts(_applied(admin, user, job, _number(fields, "expect")))
-    raise UserError("`do` must be preview, show, apply or cancel")
+    user = fields["for"] or request.caller.login
+    return _facts(_applied(admin, user, job, fields["expect"]))
 
 
 def _facts(preview: Preview) -> AdminResponse:
@@ -224,50 +204,51 @@ def _rewinding(_: AnyAdministration, fields: Header) -> Wanted:
         raise UserError("give `to_us` or `kept`, and not both")
     if kept:
         return Wanted("kept", kept=kept)
-    return Wanted("rewind", _number(fields, "to_us"))
+    return Wanted("rewind", fields["to_us"])
 
 
 def _relearning(admin: AnyAdministration, fields: Header) -> Wanted:
-    constants = fields["set"] or {}
-    if not isinstance(constants, dict) or not all(map(_is_number, constants.values())):
-        raise UserError("`set` must be an object of numbers")
+    constants = fields["set"]
     with admin.model.reading() as model:
         changed_recipe(model.recipe, constants)
     return Wanted(
         "relearn",
-        without=_texts(fields, "without"),
-        without_channel=_texts(fields, "without_channel"),
-        constants=tuple(sorted((name, float(value)) for name, value in constants.items())),
+        without=tuple(fields["without"]),
+        without_channel=tuple(fields["without_channel"]),
+        constants=tuple(sorted(constants.items())),
     )
 
 
-def _number(fields: Header, name: str) -> int:
-    found = fields[name]
-    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < 1 << 63:
-        raise UserError(f"`{name}` must be a whole number of 0 or more")
-    return found
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _texts(fields: Header, name: str) -> tuple[str, ...]:
-    found = fields[name] or []
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise UserError(f"`{name}` must be a list of texts")
-    return tuple(found)
-
-
-_COMMON: Final[Mapping[str, Field]] = {"do": text, "job": text, "expect": anything, "for": text}
-REWIND: Final = {**_COMMON, "to_us": anything, "kept": text}
-RELEARN: Final = {
-    **_COMMON,
-    **dict.fromkeys(("without", "without_channel", "set"), anything),
-}
+_COMMON: Final = (
+    Parameter(
+        "do",
+        choice("preview", "show", "apply", "cancel"),
+        "Begin to make the model, and to compare it with the present one; show that, as soon as "
+        "it is made, or after half a second; put it in the place of the present model; end it.",
+        required=True,
+    ),
+    optional("job", "The preview; without it `show` gives the newest one."),
+    Parameter(
+        "expect", whole(-1, MOST_ID), "As shown, the last event of the model that was copied.", -1
+    ),
+    optional("for", "The user who applies it, for the log."),
+)
+_REWIND: Final = (
+    *_COMMON,
+    Parameter("to_us", whole(0, MOST_ID), "The state at this time, in microseconds."),
+    optional("kept", "Instead: the name of a model that was kept."),
+)
+_RELEARN: Final = (
+    *_COMMON,
+    Parameter("without", TEXTS, "Without the training by these users.", ()),
+    Parameter("without_channel", TEXTS, "Without the training of these channels.", ()),
+    Parameter("set", NUMBERS, "Constants of the model to change.", {}),
+)
 
 
 _IMPORT_BYTES = 1 << 33
+_MOST_TOGETHER = 1 << 16
+"""messages of a batch"""
 _FRESH_S = 1.0
 """how long the facts of `status` are cached: they need two thousand journal headers"""
 _SHOWN_REASONS = 10
@@ -280,7 +261,12 @@ class Operation:
 
     run: Callable[[Administration, AdminRequest, Header], AdminResponse]
     right: Literal["every user", "admins"] = "every user"
-    fields: Mapping[str, Field] = field(default_factory=dict)
+    parameters: tuple[Parameter, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """What it does."""
+        return (self.run.__doc__ or "").partition("\n\n")[0]
 
 
 class Administration:
@@ -301,12 +287,12 @@ class Administration:
             raise UserError("there is no such operation", hint=f"one of {', '.join(OPERATIONS)}")
         if operation.right == "admins" and request.caller.role != "admin":
             raise RefusedError(f"only administrators (the model's owner and root) may use {name}")
-        return operation.run(self, request, read_fields(operation.fields, request.header))
+        return operation.run(self, request, read_known(operation.parameters, request.header))
 
     def teach_spooled(self, left: SpoolFile, caller: Caller) -> None:
         """Learn a file of a spool, in the name of its author."""
         header = {"channel": "imap"} | left.head | {"label": left.label}
-        feedback = feedback_of(caller, read_fields(FEEDBACK, header), left.raw)
+        feedback = feedback_of(caller, read_known(OPERATIONS["teach"].parameters, header), left.raw)
         with self.model.service() as service:
             answer = service.teach(feedback)
         if answer.state == "refused":
@@ -337,6 +323,7 @@ class Administration:
 
 
 def _teach(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
+    """Set the label of a message, which is the body unless `refs` name it."""
     raw = request.body(admin.model.config.teaching.limit_bytes)
     feedback = feedback_of(request.caller, fields, raw)
     with admin.model.service() as service:
@@ -344,18 +331,20 @@ def _teach(admin: Administration, request: AdminRequest, fields: Header) -> Admi
 
 
 def _forget(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
-    return _teach(admin, request, fields | {"label": ""})
+    """Remove the training of a message, which is the body unless `refs` name it."""
+    return _teach(admin, request, fields)
 
 
 def _undo(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
+    """Undo an event of the journal, or take back a correction that waits."""
     feedback = feedback_of(request.caller, fields, b"")
     with admin.model.service() as service:
-        undo = service.take_back if fields["waiting"] is True else service.undo
+        undo = service.take_back if fields["waiting"] else service.undo
         return AdminResponse(undo(fields["event"], feedback).as_dict())
 
 
 def _sender(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
-    """Set or remove the word of a sender in a list."""
+    """Set or remove the word of a sender in a list; a message in the body names its author."""
     config = admin.model.config
     raw = request.body(config.teaching.limit_bytes)
     asked = sender_change_of(request.caller, fields, raw)
@@ -382,7 +371,7 @@ def _log_listed(log: Log, user: str, said: Mapping[str, object]) -> None:
 
 
 def _senders(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
-    """List the senders of a list, or of all lists."""
+    """List the senders of a list, or of all lists, as lines of JSON in the reply's body."""
     target = target_of(request.caller, fields)
     with admin.model.service() as service:
         found = list(service.sender_lists.shown(target))
@@ -397,17 +386,15 @@ def _unproven(admin: Administration) -> str:
 
 
 def _batch(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
-    """Train with sorted mail in one transaction."""
+    """Train with sorted mail, which is joined in the body, in one transaction."""
     sizes, labels = fields["sizes"], fields["labels"]
-    if not (isinstance(sizes, list) and isinstance(labels, list) and len(sizes) == len(labels)):
+    if len(sizes) != len(labels):
         raise UserError("`sizes` and `labels` must be lists of the same length")
-    if not all(isinstance(size, int) and size >= 0 for size in sizes):
-        raise UserError("`sizes` must contain whole numbers of 0 or more")
     raw = request.body(1 << 62)
     if sum(sizes) != len(raw):
         raise UserError("`sizes` do not add up to `bytes`")
     body = io.BytesIO(raw)
-    messages = [(str(name), body.read(size)) for size, name in zip(sizes, labels, strict=True)]
+    messages = [(name, body.read(size)) for size, name in zip(sizes, labels, strict=True)]
     with admin.model.service() as service:
         receipts = service.batch(messages, _source(request, fields), fields["person"])
     return AdminResponse(_tally(receipts))
@@ -415,20 +402,12 @@ def _batch(admin: Administration, request: AdminRequest, fields: Header) -> Admi
 
 def _scores(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
     """Store the scores that a training found by cross-validation; they set the threshold."""
-    ham, spam = (_steps(fields, name) for name in ("ham", "spam"))
+    ham, spam = tuple(fields["ham"]), tuple(fields["spam"])
     user = _source(request, fields).user
     with admin.model.service() as service:
         changed = store_trained_scores(service.model, ham, spam, user, now_us())
     admin.forget_facts()
     return AdminResponse({"changed": changed})
-
-
-def _steps(fields: Header, name: str) -> tuple[int, ...]:
-    found = fields[name]
-    good = isinstance(found, list) and len(found) == BINS
-    if not good or not all(type(count) is int and 0 <= count < 1 << 31 for count in found):
-        raise UserError(f"`{name}` must be {BINS} counts")
-    return tuple(found)
 
 
 def _source(request: AdminRequest, fields: Header) -> Source:
@@ -457,8 +436,6 @@ def _review(admin: Administration, _: AdminRequest, fields: Header) -> AdminResp
     if do == "show":
         entry, raw = review_queue.get(name)
         return AdminResponse({"entry": entry.as_dict()}, raw)
-    if do not in ("accept", "refuse"):
-        raise UserError("`do` must be list, show, accept or refuse")
     with admin.model.service() as service:
         answer = service.accept(name) if do == "accept" else service.refuse(name)
     return AdminResponse(answer.as_dict())
@@ -478,6 +455,7 @@ def _ping(admin: Administration, request: AdminRequest, _: Header) -> AdminRespo
 
 
 def _status(admin: Administration, request: AdminRequest, _: Header) -> AdminResponse:
+    """Return the state of the home and of its daemon; administrators get all of it."""
     facts = dict(admin.facts())
     if request.caller.role != "admin":
         facts = status.public(facts)
@@ -485,6 +463,7 @@ def _status(admin: Administration, request: AdminRequest, _: Header) -> AdminRes
 
 
 def _metrics(admin: Administration, _: AdminRequest, __: Header) -> AdminResponse:
+    """Return the counters in the format of Prometheus, as the reply's body."""
     if admin.daemon is None:
         raise UserError("no daemon serves this home", hint="start it with `spamnb serve`")
     text_format = prometheus(admin.daemon.meters(), status.gauges(admin.facts()))
@@ -494,17 +473,29 @@ def _metrics(admin: Administration, _: AdminRequest, __: Header) -> AdminRespons
 # --- maintenance ---------------------------------------------------------------------------------
 
 
-def _turn(switch: Switch, admin: Administration, _: AdminRequest, fields: Header) -> AdminResponse:
-    """Turn a switch on or off; a file in the home keeps it over a restart."""
-    turn(admin.model.config.home, switch, on=fields["on"])
+def _bypass(admin: Administration, _: AdminRequest, fields: Header) -> AdminResponse:
+    """Deliver all mail unscanned while this is on."""
+    return _turned(admin, "bypass", on=fields["on"])
+
+
+def _live(admin: Administration, _: AdminRequest, fields: Header) -> AdminResponse:
+    """Let listeners that only observe mark and file mail while this is on."""
+    return _turned(admin, "live", on=fields["on"])
+
+
+def _turned(admin: Administration, switch: Switch, *, on: bool) -> AdminResponse:
+    turn(admin.model.config.home, switch, on=on)
     if admin.daemon is not None:
-        admin.daemon.set_switch(switch, on=fields["on"])
+        admin.daemon.set_switch(switch, on=on)
     admin.forget_facts()
-    return AdminResponse({switch: fields["on"]})
+    return AdminResponse({switch: on})
 
 
 def _import(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
-    """Add an export (it may be larger than the memory), a prior, or another filter's dump."""
+    """Add an export, a prior, or another filter's dump, which is the body.
+
+    It may be larger than the memory.
+    """
     with tempfile.TemporaryFile(dir=_scratch(admin)) as file:
         request.save_body(_IMPORT_BYTES, file.fileno())
         file.seek(0)
@@ -543,7 +534,7 @@ def _import_dump(
         fields["most"],
         _scratch(admin),
     )
-    digest = b"" if fields["again"] is True else dump_digest(file)
+    digest = b"" if fields["again"] else dump_digest(file)
     new = None
     try:
         with admin.model.reading() as model:
@@ -564,7 +555,7 @@ def _expire(admin: Administration, request: AdminRequest, fields: Header) -> Adm
     config, source = admin.model.config, _source(request, fields)
     with admin.model.service() as service:
         model = service.model
-        mark = read_clock(config, model, trust=fields["trust_clock"] is True)
+        mark = read_clock(config, model, trust=fields["trust_clock"])
         now = mark.expires_us
         expired = expire(model.store, model.history, config.expiry, now_us=now, source=source)
     admin.forget_facts()
@@ -573,7 +564,7 @@ def _expire(admin: Administration, request: AdminRequest, fields: Header) -> Adm
 
 def _reload(admin: Administration, _: AdminRequest, fields: Header) -> AdminResponse:
     """Open the model if it is not open; reread the settings unless `settings` is false."""
-    if admin.daemon is not None and fields["settings"] is not False:
+    if admin.daemon is not None and fields["settings"]:
         admin.daemon.reread_settings()
     admin.model.open()
     return AdminResponse({"fault": admin.model.fault})
@@ -586,10 +577,8 @@ def _costs(admin: Administration, request: AdminRequest, fields: Header) -> Admi
     if do == "choose":
         choice = CostChoice(fields["junk_from"], fields["expect"], user, iso(now_us()))
         done = choose(home, rules, choice)
-    elif do == "take_back":
-        done = take_back(home, rules, fields["at"])
     else:
-        raise UserError("`do` must be choose or take_back")
+        done = take_back(home, rules, fields["at"])
     if admin.daemon is not None:
         before, after = (one["junk"] for one in done.as_dict().values())
         config.log(
@@ -599,36 +588,96 @@ def _costs(admin: Administration, request: AdminRequest, fields: Header) -> Admi
     return AdminResponse({**done.as_dict()})
 
 
-COSTS: dict[str, Field] = {
-    "do": text, "for": text, "at": text, "junk_from": share, "expect": share,
-}  # fmt: skip
-"""`expect` is the threshold that is replaced, `at` the time of the choice that is undone"""
-DUMP: dict[str, Field] = {
-    **dict.fromkeys(("format", "label_ham", "label_spam"), text),
-    "most": anything,
-    "again": anything,
-}
-"""how the dump of another filter is imported"""
+_COUNTS: Final = lists(whole(0, (1 << 31) - 1), BINS, BINS)
+_COSTS: Final = (
+    Parameter("do", choice("choose", "take_back"), "What to do.", required=True),
+    optional("for", "The user who does it."),
+    optional("at", "The time of the choice that is taken back."),
+    Parameter("junk_from", between(0, 1), "The probability above which messages are junk.", 0.5),
+    Parameter("expect", between(0, 1), "The threshold that is replaced.", 0.5),
+)
+_DUMP: Final = (
+    optional("format", "The filter that the dump is of; empty: an export of spamnb."),
+    optional("label_ham", "The label of what the other filter calls ham."),
+    optional("label_spam", "The label of what it calls spam."),
+    Parameter(
+        "most", whole(0, MOST_ID), "The most messages that it counts for.", DumpOptions("").most
+    ),
+    Parameter("again", FLAG, "Import a dump that was imported before.", default=False),
+)
+_ON: Final = (Parameter("on", FLAG, "Whether it is on.", required=True),)
 OPERATIONS: Mapping[str, Operation] = {
     "ping": Operation(_ping),
-    "teach": Operation(_teach, fields=FEEDBACK | {"label": label}),
-    "forget": Operation(_forget, fields=FEEDBACK),
-    "undo": Operation(_undo, fields=FEEDBACK | {"event": positive, "waiting": anything}),
-    "sender": Operation(_sender, fields=SENDER),
-    "senders": Operation(_senders, fields=SENDERS),
-    "batch": Operation(_batch, "admins", SOURCE | {"sizes": anything, "labels": anything}),
-    "scores": Operation(_scores, "admins", SOURCE | {"ham": anything, "spam": anything}),
+    "teach": Operation(
+        _teach, parameters=(*FEEDBACK, Parameter("label", NAME, "The label.", required=True))
+    ),
+    "forget": Operation(_forget, parameters=FEEDBACK),
+    "undo": Operation(
+        _undo,
+        parameters=(
+            *FEEDBACK,
+            Parameter("event", whole(1, MOST_ID), "The event's number.", required=True),
+            Parameter("waiting", FLAG, "Whether it is a correction that waits.", default=False),
+        ),
+    ),
+    "sender": Operation(_sender, parameters=SENDER),
+    "senders": Operation(_senders, parameters=SENDERS),
+    "batch": Operation(
+        _batch,
+        "admins",
+        (
+            *SOURCE,
+            Parameter(
+                "sizes",
+                lists(whole(0, MOST_ID), 0, _MOST_TOGETHER),
+                "Bytes of each message.",
+                required=True,
+            ),
+            Parameter(
+                "labels", lists(NAME, 0, _MOST_TOGETHER), "Label of each message.", required=True
+            ),
+        ),
+    ),
+    "scores": Operation(
+        _scores,
+        "admins",
+        (
+            *SOURCE,
+            Parameter("ham", _COUNTS, "How many ham have a score of each step.", required=True),
+            Parameter("spam", _COUNTS, "How many spam.", required=True),
+        ),
+    ),
     "status": Operation(_status),
     "metrics": Operation(_metrics),
-    "bypass": Operation(partial(_turn, "bypass"), "admins", {"on": boolean}),
-    "live": Operation(partial(_turn, "live"), "admins", {"on": boolean}),
-    "costs": Operation(_costs, "admins", COSTS),
-    "review": Operation(_review, "admins", {"do": text, "name": text}),
-    "import": Operation(_import, "admins", SOURCE | DUMP),
-    "rewind": Operation(rewind, "admins", REWIND),
-    "relearn": Operation(relearn, "admins", RELEARN),
-    "expire": Operation(_expire, "admins", SOURCE | {"trust_clock": anything}),
-    "reload": Operation(_reload, "admins", {"settings": anything}),
+    "bypass": Operation(_bypass, "admins", _ON),
+    "live": Operation(_live, "admins", _ON),
+    "costs": Operation(_costs, "admins", _COSTS),
+    "review": Operation(
+        _review,
+        "admins",
+        (
+            Parameter(
+                "do", choice("list", "show", "accept", "refuse"), "What to do.", required=True
+            ),
+            optional("name", "The entry; not to `list`."),
+        ),
+    ),
+    "import": Operation(_import, "admins", (*SOURCE, *_DUMP)),
+    "rewind": Operation(rewind, "admins", _REWIND),
+    "relearn": Operation(relearn, "admins", _RELEARN),
+    "expire": Operation(
+        _expire,
+        "admins",
+        (
+            *SOURCE,
+            Parameter("trust_clock", FLAG, "Expire although the clock jumped.", default=False),
+        ),
+    ),
+    "reload": Operation(
+        _reload,
+        "admins",
+        (Parameter("settings", FLAG, "Whether to read the settings, too.", default=True),),
+    ),
 }
 
 

@@ -26,7 +26,7 @@ def test_no_values_of_fields_are_an_internal_error(running):
     dice = random.Random(5)
     for number in range(300):
         name = list(OPERATIONS)[number % len(OPERATIONS)]
-        fields = {field: dice.choice(ODD) for field in OPERATIONS[name].fields}
+        fields = {one.name: dice.choice(ODD) for one in OPERATIONS[name].parameters}
         fields = {field: value for field, value in fields.items() if dice.random() < 0.6}
         body = dice.choice(BODIES)
         frames = Frames(connected(running.path, 30))

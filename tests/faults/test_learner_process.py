@@ -28,8 +28,9 @@ from spamnb.errors import (
 from spamnb.feedback.rights import TeachingRules
 from spamnb.feedback.values import Feedback
 from spamnb.maintenance.export import export
+from spamnb.operations.parameters import read_known
 from spamnb.operations.protocol import ControlClient
-from spamnb.operations.request import FEEDBACK, Caller, answer_of, feedback_of, read_fields
+from spamnb.operations.request import FEEDBACK, Caller, answer_of, feedback_of
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 ROOT = os.geteuid() == 0
@@ -135,10 +136,10 @@ def test_delegates_by_name_or_number():
 def test_only_admins_may_name_the_channel():
     """The domain makes a stranger one of the site's users, and the network has a quota."""
     header = {"label": "spam", "domain": "evil.example", "client": "192.0.2.7", "trust": "stranger"}
-    post = feedback_of(Caller(0, "admin", "root"), read_fields(FEEDBACK, header), b"x")
+    post = feedback_of(Caller(0, "admin", "root"), read_known(FEEDBACK, header), b"x")
     assert (post.domain, post.client) == ("evil.example", "192.0.2.7")
     for peer in (Caller(8, "delegate", "vmail"), Caller(1000, "self", "alice")):
-        feedback = feedback_of(peer, read_fields(FEEDBACK, header), b"x")
+        feedback = feedback_of(peer, read_known(FEEDBACK, header), b"x")
         assert (feedback.domain, feedback.client) == ("", "")
 
 
@@ -148,7 +149,7 @@ def test_user_and_trust_of_a_label():
     alice = Caller(1000, "self", "alice")
 
     def speaks(peer, **header):
-        feedback = feedback_of(peer, read_fields(FEEDBACK, header | {"label": "spam"}), b"x")
+        feedback = feedback_of(peer, read_known(FEEDBACK, header | {"label": "spam"}), b"x")
         return feedback.user, feedback.trust
 
     assert speaks(admin) == ("root", "admin")

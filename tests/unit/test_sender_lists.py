@@ -10,7 +10,8 @@ from spamnb.feedback.review import ReviewQueue
 from spamnb.feedback.service import FeedbackService
 from spamnb.feedback.values import ListTarget, SenderChange
 from spamnb.fleet.log import MemoryLog
-from spamnb.operations.request import SENDER, Caller, read_fields, sender_change_of
+from spamnb.operations.parameters import read_known
+from spamnb.operations.request import SENDER, Caller, sender_change_of
 from spamnb.policy.actions import PersonNames
 from spamnb.settings.values import TeachingRules
 from spamnb.store.memory import MemoryStore
@@ -96,7 +97,7 @@ def test_nothing_is_changed_without_the_right(service, target):
 def test_a_caller_acts_as_itself(role, fields, target):
     """Only an admin is one; a delegate names a user; another caller has the own name."""
     caller = Caller(1, role, "me")
-    given = read_fields(SENDER, {"word": "wanted", "sender": "a@x.example"} | fields)
+    given = read_known(SENDER, {"word": "wanted", "sender": "a@x.example"} | fields)
     if target is None:
         with pytest.raises(RefusedError):
             sender_change_of(caller, given, b"")
