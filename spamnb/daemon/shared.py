@@ -21,12 +21,11 @@ from spamnb.errors import BugError
 from spamnb.net.server import CELLS, SECRET_BYTES, ConnectionCounts
 from spamnb.operations.request import Switch
 from spamnb.operations.unscanned import COUNTED
+from spamnb.scan.values import BATCH_MESSAGES
 from spamnb.telemetry import WIDTH, Log, Meters, summed
 
 DIGEST_BYTES = 16
-MAX_IN_FLIGHT = 8
-"""messages that one process may scan together"""
-RING = 16
+RING = 2 * BATCH_MESSAGES
 """digests of known crashers kept per slot"""
 
 _MAGIC = 0x73706D6E62303031
@@ -102,7 +101,7 @@ class SharedState:
             raise BugError("the shared state was created by another version")
         self.slots = self._words[_SLOTS]
         self._in_flight = (_HEAD + self.slots * _CELLS) * 8
-        self._crashers = self._in_flight + self.slots * MAX_IN_FLIGHT * DIGEST_BYTES
+        self._crashers = self._in_flight + self.slots * BATCH_MESSAGES * DIGEST_BYTES
         self._rows = (self._crashers + self.slots * RING * DIGEST_BYTES) // 8
         self._counts = self._rows + self.slots * WIDTH
         for slot, role in enumerate(roles or ()):
@@ -243,8 +242,8 @@ class SharedState:
         """Record that this slot starts to scan a message."""
         at = self._cell(slot, _IN_FLIGHT)
         count = self._words[at]
-        if count < MAX_IN_FLIGHT:
-            self._put(self._in_flight + (slot * MAX_IN_FLIGHT + count) * DIGEST_BYTES, digest)
+        if count < BATCH_MESSAGES:
+            self._put(self._in_flight + (slot * BATCH_MESSAGES + count) * DIGEST_BYTES, digest)
             self._words[at] = count + 1
 
     def release(self, slot: int) -> None:
@@ -253,7 +252,7 @@ class SharedState:
 
     def in_flight(self, slot: int) -> list[bytes]:
         """Return the digests of the messages that a process is scanning."""
-        first = self._in_flight + slot * MAX_IN_FLIGHT * DIGEST_BYTES
+        first = self._in_flight + slot * BATCH_MESSAGES * DIGEST_BYTES
         starts = range(first, first + self._words[self._cell(slot, _IN_FLIGHT)] * DIGEST_BYTES, 16)
         return [self._map[start : start + DIGEST_BYTES] for start in starts]
 
@@ -303,7 +302,7 @@ class InFlightGuard:
 
 def _bytes_for(slots: int) -> int:
     words = _HEAD + slots * (_CELLS + WIDTH + _COUNTS)
-    return words * 8 + slots * (MAX_IN_FLIGHT + RING) * DIGEST_BYTES
+    return words * 8 + slots * (BATCH_MESSAGES + RING) * DIGEST_BYTES
 
 
 RECORDS = 4096

@@ -54,8 +54,8 @@ from spamnb.imap.client import (
 from spamnb.mail.envelope import LocalHosts
 from spamnb.maintenance.doctor import SIDES, FoundMessage, Side
 from spamnb.policy.senders import evidence_of
-from spamnb.scan.judge import BATCH_MESSAGES, Found, ModelSession, ScanFault
-from spamnb.scan.values import CheckedMail, Notes, StoredMailCheck
+from spamnb.scan.judge import Found, ModelSession, ScanFault
+from spamnb.scan.values import BATCH_MESSAGES, CheckedMail, Notes, StoredMailCheck
 from spamnb.settings.values import ImapParams, ImapTimes, ImapTls, TeachingRules, is_here
 from spamnb.store.files import make_folder, refused
 

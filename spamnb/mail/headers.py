@@ -84,6 +84,8 @@ STARTS: Final = VERDICT_STARTS + MAILBOX_STARTS + DELIVERY_STARTS
 
 NAME = re.compile(rb"[!-9;-~]++[ \t]*+")
 
+_FOLDED = re.compile(rb"[^\n]*(?:\n[ \t][^\n]*)*")
+"""a value, with its continuation lines"""
 NAMED_FIELDS: Final = {
     name: re.compile(rb"\n" + name + rb"[ \t]*+:") for name in sorted(SPECIAL_NAMES)
 }
@@ -267,8 +269,8 @@ def shown_field(head: bytes, name: bytes) -> str:
     found = NAMED_FIELDS[name].search(b"\n" + head.lower())
     if found is None:
         return ""
-    rest = head[found.end() - 1 :].replace(b"\r\n", b"\n")
-    value = unfold(rest).partition(b"\n")[0].strip()
+    folded = _FOLDED.match(head, found.end() - 1)
+    value = unfold(folded[0].replace(b"\r\n", b"\n")).strip() if folded else b""
     half = limits.SHOWN_BYTES // 2
     return shown_value(value if len(value) <= 2 * half else value[:half] + value[-half:])
 

@@ -131,8 +131,6 @@ def known_note(verdict: Verdict) -> Notes:
 
 Result = TypeVar("Result")
 
-BATCH_MESSAGES: Final = 8
-"""messages scanned on one snapshot; also the most that a process can mark as in flight"""
 _MAX_PAUSE_S: Final = 60.0
 _HISTORY_PAUSE_S: Final = 10.0
 _CHECK_S: Final = 1.0

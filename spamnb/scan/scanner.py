@@ -44,7 +44,6 @@ from spamnb.policy.senders import SenderEvidence, aligned
 from spamnb.records.correspondents import RELATIONS
 from spamnb.scan.access_lists import AccessLists, NetworkTable, Traps
 from spamnb.scan.judge import (
-    BATCH_MESSAGES,
     Found,
     ModelSession,
     ScanFault,
@@ -57,6 +56,7 @@ from spamnb.scan.judge import (
 from spamnb.scan.quarantine import Quarantine
 from spamnb.scan.shadow import Shadow
 from spamnb.scan.values import (
+    BATCH_MESSAGES,
     Advice,
     Done,
     Notes,

@@ -21,6 +21,10 @@ from spamnb.telemetry import iso
 if TYPE_CHECKING:
     from spamnb.policy.senders import SenderEvidence
 
+BATCH_MESSAGES: Final = 16
+"""messages that a process scans together, on one snapshot, and marks as in flight meanwhile; of
+5 KB, each takes a sixth less than in a batch of 8"""
+
 Action = Literal["relay", "keep", "refuse", "defer"]
 
 

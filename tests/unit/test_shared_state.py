@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from spamnb.daemon.shared import MAX_IN_FLIGHT, RING, InFlightGuard, ProcessState, SharedState
+from spamnb.daemon.shared import RING, InFlightGuard, ProcessState, SharedState
 from spamnb.errors import BugError
+from spamnb.scan.values import BATCH_MESSAGES
 
 ROLES = ["supervisor", "learner", "worker", "worker"]
 
@@ -108,9 +109,9 @@ def test_what_was_released_is_no_known_crasher(shared):
 
 def test_hands_and_rings_are_bounded(shared):
     """More than fits forgets the oldest and never writes outside of its slot."""
-    for number in range(MAX_IN_FLIGHT + 5):
+    for number in range(BATCH_MESSAGES + 5):
         shared.mark(2, bytes([number]) * 16)
-    assert len(shared.in_flight(2)) == MAX_IN_FLIGHT
+    assert len(shared.in_flight(2)) == BATCH_MESSAGES
     for number in range(1, RING + 3):
         shared.add_known_crasher(3, bytes([100 + number]) * 16)
     assert not shared.is_known_crasher(bytes([101]) * 16)
