@@ -40,7 +40,7 @@ SHORT = {
         "console process",
         (0, 1),
     ),
-    "bench/console_flood": (["--pairs", "1"], "lost_share", (0, 1)),
+    "bench/console_flood": (["--pairs", "1"], "console_share", (0, 1)),
     "bench/decisions": (["--alone"], "full", (0,)),
     "bench/threshold_attack": (["--short"], "full    1.0 up, accomplice", (0,)),
     "bench/endpoints": (

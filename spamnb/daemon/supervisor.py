@@ -345,9 +345,10 @@ def _show(title: str) -> None:
 
 _ARGUMENTS = 45
 """number of the field `arg_start` behind the name of the program (proc(5), /proc/PID/stat)"""
-_NICE = {"console": 15}
-"""Roles with less priority than the mail: a process at nice 15 gets 36 parts of processor time for
-1,024 of a process at nice 0, so a flood of requests costs the mail 3.4 % at most."""
+_NICE = {"console": 18}
+"""Roles with less priority than the mail: a thread at nice 18 gets 18 parts of processor time for
+1,024 of one at nice 0. A flood of requests keeps two threads busy, which cost the mail 3.4 %; at
+nice 15 they took 6.2 (scripts/bench/console_flood)."""
 _PR_SET_PDEATHSIG = 1
 
 

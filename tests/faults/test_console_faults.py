@@ -65,10 +65,10 @@ def rig(tmp_path_factory, sink):
 
 
 def test_the_console_leaves_the_processor_to_the_mail(rig):
-    """Its nice value is 15 more than that of the workers, as far as there are higher ones."""
+    """Its nice value is 18 more than that of the workers, as far as there are higher ones."""
     (process,), (worker, *_) = rig.daemon.children("console"), rig.daemon.children("worker")
     nice = [os.getpriority(os.PRIO_PROCESS, pid) for pid in (worker, process)]
-    assert nice[1] == min(19, nice[0] + 15)
+    assert nice[1] == min(19, nice[0] + 18)
 
 
 def test_a_deleted_index_is_made_anew(rig):
