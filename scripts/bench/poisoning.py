@@ -33,7 +33,7 @@ from spamnb.model.costs import Costs, thresholds
 from spamnb.model.scoring import RowView, scores
 from spamnb.model.tokens import TokenLocation
 from spamnb.model.verdict import decide_many
-from spamnb.store.memory import MemoryStore
+from spamnb.store.model_store import temporary_store
 
 LABELS = ("ham", "spam")
 DAY_US = 86_400_000_000
@@ -84,7 +84,7 @@ class Site:
     def __post_init__(self) -> None:
         # With a random key the figures differ from run to run (tests/unit/test_worst_words.py).
         recipe = replace(new_recipe(), key=bytes(32))
-        self.store = MemoryStore(recipe)
+        self.store = temporary_store(recipe)
         self.model = Filter(self.store)
         self.learner = Learner(recipe, Costs())
         for start in range(0, len(self.trained), 256):

@@ -23,7 +23,7 @@ from spamnb.engine.values import Learn, Source
 from spamnb.lab.statistics import auc
 from spamnb.model.correction import matches_label
 from spamnb.model.costs import Costs, roles_of
-from spamnb.store.memory import MemoryStore
+from spamnb.store.model_store import temporary_store
 
 LABELS = ("ham", "spam")
 DAY_US = 86_400_000_000
@@ -51,7 +51,7 @@ def main() -> None:
         learner.SHARED_STEPS = learner.CREDIT_STEPS = 1e9
         planner.moved = lambda _, *, agrees: planner.MOST  # noqa: ARG005
     recipe = new_recipe()
-    model, roles = Filter(MemoryStore(recipe)), roles_of(recipe.labels)
+    model, roles = Filter(temporary_store(recipe)), roles_of(recipe.labels)
     learnt = shuffled(given.old_corpus, given.seed)[:TRAINED]
     for start in range(0, len(learnt), 256):
         model.teach([

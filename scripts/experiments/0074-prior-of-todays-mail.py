@@ -27,7 +27,7 @@ from spamnb.engine.values import Learn
 from spamnb.lab.decisions import Site, play
 from spamnb.lab.runs import Options, read_samples
 from spamnb.model.events import Recipe
-from spamnb.store.memory import MemoryStore
+from spamnb.store.model_store import temporary_store
 
 SEEDS = (7, 8)
 MOST = 1500
@@ -41,7 +41,7 @@ def prior_of(collections, least):
     rows = maker.ordered(row for rows in collections.values() for row in rows)
     place = {raw: name for name, part in collections.items() for raw, _ in part}
     model = Filter(
-        MemoryStore(Recipe(kind="corrected", labels=maker.LABELS, key=bytes(32), alpha=0.01))
+        temporary_store(Recipe(kind="corrected", labels=maker.LABELS, key=bytes(32), alpha=0.01))
     )
     authors, places = defaultdict(set), defaultdict(set)
     for start in range(0, len(rows), maker.BATCH):

@@ -25,7 +25,7 @@ from spamnb.lab.runs import Options, Samples, read_samples, run
 from spamnb.lab.statistics import auc
 from spamnb.model import scoring
 from spamnb.model.events import Recipe
-from spamnb.store.memory import MemoryStore
+from spamnb.store.model_store import temporary_store
 
 SEEDS = (7, 8, 9)
 YOUNG = 60
@@ -42,7 +42,7 @@ def families(rows):
     found = []
     for seed in SEEDS:
         recipe = Recipe(kind="corrected", labels=("ham", "spam"), key=bytes([seed]) * 32)
-        model = Filter(MemoryStore(recipe))
+        model = Filter(temporary_store(recipe))
         for place, index in enumerate(order_of(rows, seed)):
             raw, label = rows[index]
             verdict = model.score(raw, remember=False)

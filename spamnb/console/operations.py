@@ -69,8 +69,8 @@ from spamnb.policy.actions import named_person
 from spamnb.records.console import STEPS
 from spamnb.records.verdicts import HistoryEntry
 from spamnb.scan.values import QuarantinedMessage
-from spamnb.store.contract import ReadView
 from spamnb.store.maintenance import kept_files, kept_since
+from spamnb.store.table_views import ReadView
 from spamnb.telemetry import iso, now_us
 
 _DAY_US: Final = 86_400_000_000

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from spamnb.errors import UserError
 from spamnb.model.events import Event, EventKind
-from spamnb.store.contract import ReadView
+from spamnb.store.table_views import ReadView
 
 Takes = Callable[[Event], bool]
 

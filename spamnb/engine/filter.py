@@ -56,8 +56,8 @@ from spamnb.model.verdict import (
 from spamnb.policy.actions import PersonNames
 from spamnb.records.verdicts import History, HistoryEntry
 from spamnb.settings.values import TeachingRules
-from spamnb.store.contract import ReadView, Store
 from spamnb.store.model_store import open_store
+from spamnb.store.table_views import ReadView, Store
 from spamnb.telemetry import now_us
 
 ONE_IN = 1000

@@ -77,7 +77,7 @@ from spamnb.model.scoring import (
 )
 from spamnb.model.training_rows import MessageRows, TrainingRows, day_of
 from spamnb.store.codec import charged_bytes
-from spamnb.store.contract import ReadView, Store, WriteView
+from spamnb.store.table_views import ReadView, Store, WriteView
 
 
 def message_for_person(

@@ -23,7 +23,8 @@ from spamnb.mail.message import bare_id
 from spamnb.model.events import NO_LABEL, Event
 from spamnb.model.verdict import SIGNATURE, signature_bytes
 from spamnb.records.verdicts import HistoryEntry
-from spamnb.store.contract import MessageState, ReadView, Store
+from spamnb.store.table_views import ReadView, Store
+from spamnb.store.values import MessageState
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 

@@ -57,7 +57,8 @@ from spamnb.model.events import (
 )
 from spamnb.model.scoring import DOUBT, Prediction, softmax
 from spamnb.model.training_rows import MessageRows
-from spamnb.store.contract import MessageState, ReadView
+from spamnb.store.table_views import ReadView
+from spamnb.store.values import MessageState
 
 
 class Reason(StrEnum):

@@ -29,7 +29,8 @@ from spamnb.model.events import STEP_ONE, BulkChange, Ints, Recipe, no_totals
 from spamnb.model.features import LINE_BYTES, MIN_BYTES, Key, ids_of
 from spamnb.model.tokens import Field, TokenLocation
 from spamnb.model.training_rows import day_of
-from spamnb.store.contract import ReadView, Store, Word, packed
+from spamnb.store.table_views import ReadView, Store
+from spamnb.store.values import Word, packed
 from spamnb.telemetry import now_us
 
 MALFORMED = ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError

@@ -31,7 +31,7 @@ from spamnb.model.costs import roles_of
 from spamnb.model.events import NO_LABEL
 from spamnb.model.verdict import NO_SCORES, SHIPPED, WINDOW, ScoredMessage, count_scores, plain
 from spamnb.records.verdicts import HistoryEntry
-from spamnb.store.contract import ReadView
+from spamnb.store.table_views import ReadView
 
 LEAST_NATS: Final = 0.05
 """A smaller change of the threshold waits, for a day at most: each one is an event."""

@@ -70,7 +70,7 @@ from spamnb.model.verdict import (
     sides,
     stretch_factor,
 )
-from spamnb.store.contract import ReadView
+from spamnb.store.table_views import ReadView
 
 PARTLY_READ_FIELD = TokenLocation.MARK, b"", mark_of(PARTLY).encode("ascii")
 BATCH_MESSAGES = 64

@@ -38,7 +38,7 @@ from spamnb.model.verdict import (
     score_below,
     site_threshold,
 )
-from spamnb.store.contract import ReadView
+from spamnb.store.table_views import ReadView
 
 ALL: Final = ""
 """the owner of the sums"""

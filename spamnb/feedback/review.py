@@ -43,8 +43,8 @@ from spamnb.policy.senders import (
 )
 from spamnb.records.verdicts import HistoryEntry
 from spamnb.settings.values import ReviewLimits, TeachingRules
-from spamnb.store.contract import WriteView
 from spamnb.store.files import durable_write, make_folder, refused, sync_folder
+from spamnb.store.table_views import WriteView
 from spamnb.telemetry import Log, iso, now_us, silent
 
 VERSION = 1

@@ -21,8 +21,9 @@ from spamnb.fleet.outbox import Outbox, WaitingCorrection
 from spamnb.fleet.pulse import BeatingHost, hosts_of, put_snapshot, take_snapshot
 from spamnb.fleet.store import SETTLE_S, FleetStore, Member, follows, permit_place, position_of
 from spamnb.model.events import NO_LABEL, Event, EventKind, no_update
-from spamnb.store.contract import FleetPosition, Store, WriteView
 from spamnb.store.model_store import open_store
+from spamnb.store.table_views import Store, WriteView
+from spamnb.store.values import FleetPosition
 from spamnb.telemetry import now_us
 
 

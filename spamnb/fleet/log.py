@@ -23,8 +23,8 @@ from zlib import crc32
 
 from spamnb.errors import FleetError
 from spamnb.store.codec import ByteCursor, chunk, text, varint
-from spamnb.store.contract import next_chain
 from spamnb.store.files import make_folder, refused
+from spamnb.store.values import next_chain
 
 MOST_BYTES = 8 << 20
 """size of one entry's body: a thousand messages of a bulk training take 3 MB"""

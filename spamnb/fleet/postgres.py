@@ -47,7 +47,7 @@ from spamnb.fleet.log import (
 )
 from spamnb.fleet.valkey import paged
 from spamnb.settings.values import FleetParams
-from spamnb.store.contract import next_chain
+from spamnb.store.values import next_chain
 
 CHECK = """
 SELECT current_setting('fsync'), current_setting('full_page_writes'),

@@ -25,7 +25,6 @@ from spamnb.fleet.entries import Place
 from spamnb.fleet.log import DAY_S, FRESH_S, Beat, Head
 from spamnb.fleet.store import REJOIN, FleetStore, Member, position_of
 from spamnb.store.maintenance import backup, restore
-from spamnb.store.weights import scan_rows
 from spamnb.telemetry import Log, now_us, silent
 
 PART_BYTES = 1 << 20
@@ -191,7 +190,7 @@ class Pulse:
         began = time.thread_time()
         with self.store.read() as view:
             sums = view.sums()
-            if sums is not None and sums.rows != scan_rows(view, self.store.recipe):
+            if sums is not None and sums.rows != view.scanned_rows():
                 self._judge("rows", "the rows of this host's model were changed on its disk")
         self._scan_due = time.monotonic() + (time.thread_time() - began) / SCAN_SHARE
 

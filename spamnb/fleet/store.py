@@ -38,16 +38,9 @@ from spamnb.model.events import NO_LABEL, Event, EventKind, Ids, Recipe, no_upda
 from spamnb.model.features import Words
 from spamnb.settings.values import OUTBOX_BYTES
 from spamnb.store.codec import encode_totals
-from spamnb.store.contract import (
-    FleetPosition,
-    ReadView,
-    Recorded,
-    RowSums,
-    Store,
-    WriteView,
-    next_chain,
-)
-from spamnb.store.journal import Replay, event_ids, ids_of
+from spamnb.store.journal import event_ids, ids_of
+from spamnb.store.table_views import ReadView, Replay, Store, WriteView
+from spamnb.store.values import FleetPosition, Recorded, RowSums, next_chain
 
 UNFIT = BugError, FleetError, RefusedError, ArithmeticError, LookupError, TypeError, ValueError
 """errors of an entry, not of the disk"""

@@ -38,7 +38,7 @@ from spamnb.model.events import NO_LABEL, Event, EventKind, Recipe, label_key, n
 from spamnb.model.features import Words
 from spamnb.records.verdicts import HistoryEntry, decode_entry, encode_entry
 from spamnb.store.codec import ByteCursor, chunk, varint
-from spamnb.store.contract import ReadView, WriteView
+from spamnb.store.table_views import ReadView, WriteView
 from spamnb.telemetry import Log, silent
 
 if TYPE_CHECKING:

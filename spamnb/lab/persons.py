@@ -41,7 +41,7 @@ from spamnb.model.persons import person_id
 from spamnb.model.scoring import softmax
 from spamnb.model.smoothing import Floats
 from spamnb.model.verdict import decide_many
-from spamnb.store.memory import MemoryStore
+from spamnb.store.model_store import temporary_store
 
 HAM, SPAM = 0, 1
 """indexes of the labels"""
@@ -114,7 +114,7 @@ class TaughtModel:
     def __init__(self, options: Options) -> None:
         self.recipe = recipe_of(options)
         self._learner = Learner(self.recipe, options.costs or Costs())
-        self._store = MemoryStore(self.recipe)
+        self._store = temporary_store(self.recipe)
 
     def train(self, labelled: Sequence[tuple[Sample, int]]) -> None:
         """Learn labels of the administrator."""

@@ -35,8 +35,8 @@ from spamnb.model.events import Ids, Ints, Recipe
 from spamnb.model.features import Features
 from spamnb.model.scoring import RowView, probabilities, scores
 from spamnb.model.smoothing import Floats
-from spamnb.store.contract import ReadView, WriteView
-from spamnb.store.memory import MemoryStore
+from spamnb.store.model_store import temporary_store
+from spamnb.store.table_views import ReadView, WriteView
 
 Thing = TypeVar("Thing")
 Named = tuple[str, tuple[Thing, str]]
@@ -313,7 +313,7 @@ class Trial:
         self.recipe = recipe_of(options)
         self._samples = samples.items
         self._train_labels = train_labels.tolist()
-        self._store = MemoryStore(self.recipe)
+        self._store = temporary_store(self.recipe)
         self._learner = Learner(self.recipe, options.costs or Costs())
         if options.prior is not None:
             added = prior_load(self.recipe, options.prior, _ORIGIN)

@@ -34,8 +34,8 @@ from spamnb.model.verdict import decide, signature_text
 from spamnb.policy.actions import limit_while_untrained
 from spamnb.records.verdicts import HistoryEntry
 from spamnb.scan.shadow import AskedVerdict, read_asked
-from spamnb.store.contract import ReadView
 from spamnb.store.files import durable_write, open_named
+from spamnb.store.table_views import ReadView
 from spamnb.telemetry import iso
 
 Share = tuple[float, float]

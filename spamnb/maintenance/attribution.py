@@ -40,8 +40,8 @@ from spamnb.model.persons import PersonalRows, personal_message
 from spamnb.model.scoring import Prediction, RowView, maturity, scores, spam_log_odds
 from spamnb.model.training_rows import TrainingRows
 from spamnb.model.verdict import decide_stretched, sides, stretched
-from spamnb.store.contract import ReadView
 from spamnb.store.journal import event_ids
+from spamnb.store.table_views import ReadView
 from spamnb.telemetry import iso
 
 _AT_ONCE = 256

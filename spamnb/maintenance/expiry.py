@@ -26,9 +26,9 @@ from spamnb.model.events import BulkChange, Ids
 from spamnb.model.training_rows import day_of
 from spamnb.policy.senders import ListOwner, SenderList, owner_id
 from spamnb.records.verdicts import History
-from spamnb.store.contract import ReadView, Store, WriteView
 from spamnb.store.journal import named_ids, surely_older
 from spamnb.store.maintenance import named, stale
+from spamnb.store.table_views import ReadView, Store, WriteView
 
 DAY_US = 86_400_000_000
 FOLDED_AT_ONCE = 256

@@ -29,8 +29,9 @@ from spamnb.model.persons import PLACE_BITS
 from spamnb.model.tokens import TokenLocation
 from spamnb.records.verdicts import History
 from spamnb.store import maintenance as audit
-from spamnb.store.contract import ReadView, Store, Word
 from spamnb.store.model_store import DATA_FILE, open_store
+from spamnb.store.table_views import ReadView, Store
+from spamnb.store.values import Word
 from spamnb.telemetry import now_us
 
 _MOST = (1 << 31) - 1
@@ -502,4 +503,4 @@ def stats(home: Path, store: Store, history: History | None, costs: Costs) -> Mo
 def check(store: Store) -> list[str]:
     """Return the inconsistencies of a store, one sentence each; empty for a consistent store."""
     with store.read() as view:
-        return audit.check(view) + audit.check_sums(view, store.recipe)
+        return audit.check(view) + audit.check_sums(view)

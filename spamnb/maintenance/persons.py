@@ -27,9 +27,9 @@ from spamnb.policy.actions import PersonNames
 from spamnb.records.correspondents import Correspondents, has_correspondents
 from spamnb.records.verdicts import HistoryEntry, rewrite
 from spamnb.settings.values import HistoryLimits
-from spamnb.store.contract import ReadView, Store
 from spamnb.store.maintenance import Change, rebuild, replay
 from spamnb.store.model_store import open_store
+from spamnb.store.table_views import ReadView, Store
 from spamnb.telemetry import iso
 
 

@@ -41,8 +41,8 @@ from spamnb.errors import RefusedError, UserError
 from spamnb.model.costs import Costs
 from spamnb.model.events import NO_LABEL, Event, EventKind, Ids, Recipe
 from spamnb.model.features import Words
-from spamnb.store.contract import ReadView, Store, WriteView
 from spamnb.store.maintenance import Change, Rebuilt, rebuild, replay, texts_of
+from spamnb.store.table_views import ReadView, Store, WriteView
 
 TAUGHT_AT_ONCE = 1024
 """trainings in one transaction; more are not faster, and need more memory"""

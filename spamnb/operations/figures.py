@@ -25,7 +25,7 @@ from spamnb.model.costs import Role, roles_of
 from spamnb.model.events import Event, EventKind, Recipe
 from spamnb.model.scoring import reliability, wilson
 from spamnb.records.verdicts import HistoryEntry, LookupIndex
-from spamnb.store.contract import ReadView
+from spamnb.store.table_views import ReadView
 from spamnb.telemetry import BOUNDS_S, HISTOGRAMS, bucket, iso
 
 SeriesKind = Literal["bar", "line", "band"]

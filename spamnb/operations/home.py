@@ -28,7 +28,7 @@ from spamnb.records.verdicts import History
 from spamnb.settings.persons import served_domains
 from spamnb.settings.schema import Settings
 from spamnb.settings.values import HistoryLimits, ReviewLimits, TeachingRules
-from spamnb.store.contract import Store
+from spamnb.store.table_views import Store
 from spamnb.telemetry import Log, Meters, silent
 
 

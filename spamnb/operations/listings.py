@@ -32,7 +32,7 @@ from spamnb.model.verdict import signature_text
 from spamnb.policy.senders import aligned
 from spamnb.records.verdicts import History, HistoryEntry, LookupIndex
 from spamnb.settings.values import TeachingRules
-from spamnb.store.contract import ReadView
+from spamnb.store.table_views import ReadView
 from spamnb.telemetry import iso
 
 

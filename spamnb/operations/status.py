@@ -26,7 +26,7 @@ from spamnb.telemetry import now_us
 
 if TYPE_CHECKING:  # a command that asks the daemon need not load numpy: half of its time
     from spamnb.engine.filter import Filter
-    from spamnb.store.contract import ReadView
+    from spamnb.store.table_views import ReadView
 
 QUIET_DAYS = 30
 """days without training of a label before a warning"""

@@ -1,4 +1,4 @@
-"""The journal of training events and its indexes, in tables, and how events are applied to rows.
+"""The journal of training events and its indexes, in tables.
 
     journal   seq u64 | part u16 (both big-endian)        a piece of the event's bytes
     digests   label key                                    message state: label, seq, folded
@@ -7,9 +7,8 @@
     meta      "frequent" | name, 4 bytes                   u64 seq | u64 values | frequent ids
 
 Message-IDs are hashed with the model's secret key, so that a sender cannot make two collide.
-`model.training_rows` defines the effect of an event; `apply_event` applies all of it to arrays of
-the caller, or nothing if it raises. Only integers are added, so every store that replays the same
-events holds the same numbers.
+`model.training_rows` defines the effect of an event. Only integers are added, so every store that
+replays the same events holds the same numbers.
 
 Invariants: pieces of an event are numbered from 0 without a gap; a key in `kept` is the (label,
 seq) of a message state that is not folded. Failure: StoreDamagedError.
@@ -19,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import NamedTuple
@@ -33,30 +32,24 @@ from spamnb.model.events import (
     EventKind,
     Ids,
     Recipe,
-    Records,
     Totals,
-    locate,
     no_totals,
     owner_of_key,
     person_of_key,
 )
-from spamnb.model.features import Words
-from spamnb.model.persons import PersonalRows
-from spamnb.model.training_rows import TrainingRows
 from spamnb.store.codec import (
     Buffer,
     ByteCursor,
     FrequentIds,
     NamedTable,
     decode_event,
-    empty_rows,
     encode_event,
     has_table,
     no_table,
     read_head,
 )
-from spamnb.store.contract import MessageState, WriteView
 from spamnb.store.rows import Table
+from spamnb.store.values import MessageState
 
 _KEY = struct.Struct(">QH")
 _KEPT = struct.Struct(">HQ")
@@ -482,55 +475,6 @@ def named_ids(event: Event) -> Ids:
     )
 
 
-def apply_event(event: Event, totals: Totals, ids: Ids, records: Records, *, sign: int = 1) -> None:
-    """Add an event to totals and records, or subtract it (sign -1); `ids` holds all of its ids."""
-    training_rows = TrainingRows(totals, ids, records)
-    training_rows.apply(event, sign=sign)
-    to_records = training_rows.to_records()
-    records.n[:], records.w[:], records.day[:] = to_records.n, to_records.w, to_records.day
-    totals.messages, totals.tokens = training_rows.totals.messages, training_rows.totals.tokens
-    totals.bias, totals.temperatures = training_rows.totals.bias, training_rows.totals.temperatures
-    totals.known, totals.histogram = training_rows.totals.known, training_rows.totals.histogram
-
-
 def ids_of(events: Sequence[Event]) -> Ids:
     """Return every feature that these events change."""
     return np.unique(np.concatenate([event_ids(event) for event in events]))
-
-
-class Replay:
-    """Events that are applied to rows in memory one by one; `write` stores them all."""
-
-    def __init__(self, view: WriteView, events: Sequence[Event]) -> None:
-        """Read the rows that these events change."""
-        self._view = view
-        ids, totals = ids_of(events), view.totals()
-        self._persons = PersonalRows(len(totals.messages), view.personal)
-        self._rows = TrainingRows(totals, ids, view.gather(ids), self._persons)
-        self._count = len(events)
-        self._applied: list[Event] = []
-
-    def apply(self, event: Event) -> None:
-        """Apply the next event."""
-        self._rows.apply(event)
-        self._rows.totals.last_seq = event.seq
-        self._applied.append(event)
-
-    def removed(self, ids: Ids) -> Ids:
-        """Return which of these features have no row now; `ids` are those of applied events."""
-        return ids[empty_rows(self._rows.records_of(self._rows.find((ids,))))]
-
-    def write(self, texts: Callable[[Ids], Words]) -> None:
-        """Append the applied events; `texts` returns the texts of features that are new."""
-        view, rows = self._view, self._rows
-        ids, records = rows.ids, rows.to_records()
-        if len(self._applied) < self._count:
-            ids = ids_of(self._applied)
-            at = locate(rows.ids, ids)[0]
-            records = Records(records.n[at], records.w[at], records.day[at])
-        view.append(*self._applied)
-        view.scatter(ids, records)
-        view.put_totals(rows.totals)
-        for person, personal in self._persons.changed():
-            view.put_personal(person, personal)
-        view.put_words(texts(rows.new_ids()))

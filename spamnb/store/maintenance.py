@@ -57,7 +57,6 @@ from spamnb.store.codec import (
     encode_recipe,
     no_records,
 )
-from spamnb.store.contract import MessageState, ReadView, Store, WriteView, packed
 from spamnb.store.files import (
     LOCKED_BY_THEN_S,
     PART,
@@ -69,7 +68,7 @@ from spamnb.store.files import (
     sync_file,
     sync_folder,
 )
-from spamnb.store.journal import EventTables, Journal, Pages, Replay, event_ids, named_ids
+from spamnb.store.journal import EventTables, Journal, Pages, event_ids, named_ids
 from spamnb.store.model_store import (
     DATA_FILE,
     LOCK_FILE,
@@ -94,11 +93,14 @@ from spamnb.store.table_views import (
     RECIPE_KEY,
     ROOM_KEY,
     TOTALS_KEY,
-    TableReadView,
+    ReadView,
+    Replay,
+    Store,
     Tables,
+    WriteView,
 )
+from spamnb.store.values import MessageState, packed
 from spamnb.store.vocabulary import BucketLayout
-from spamnb.store.weights import scan_sums
 
 _MOST_NAMED = 5
 """faults reported of one kind, because a damaged store may have thousands"""
@@ -178,10 +180,10 @@ def check(view: ReadView) -> list[str]:
     return faults
 
 
-def check_sums(view: ReadView, recipe: Recipe) -> list[str]:
-    """Return where the sums of a fleet's host differ from its rows; see `contract.RowSums`."""
+def check_sums(view: ReadView) -> list[str]:
+    """Return where the sums of a fleet's host differ from its rows; see `RowSums`."""
     sums = view.sums()
-    if sums is None or sums.same(scan_sums(view, recipe)):
+    if sums is None or sums.same(view.scanned_sums()):
         return []
     return ["the sums by which the hosts of a fleet are compared are not those of the rows"]
 
@@ -421,7 +423,7 @@ def _replace_by_used(old: Environment) -> None:
 def _rewrite(old: Environment, new: Environment, recipe: Recipe) -> None:
     with old.read() as tables:
         from_ = Tables(**tables)
-        fill(new, "features", TableReadView(from_, recipe).segments())
+        fill(new, "features", ReadView(from_, recipe).segments())
         for name in ("words", "base", "digests", "mids", "kept", "meta"):
             fill(new, name, ((key, bytes(value)) for key, value in tables[name].scan()))
         pages = Pages(new.page_bytes, 0)
@@ -687,7 +689,7 @@ def copy_model(folder: Path, work_folder: Path, change: Change[Result]) -> Copie
     applying raise; the model is unchanged then.
     """
     with closing(open_store(folder, readonly=True)) as old, old.environment.read() as tables:
-        view = TableReadView(Tables(**tables), old.recipe)
+        view = ReadView(Tables(**tables), old.recipe)
         state, most = _state(folder, view), _most_bytes(old.environment)
         recipe = change.remake(old.recipe)
         _write_checkpoint(view, Tables(**tables), (work_folder, most), recipe, change.without)
@@ -760,7 +762,7 @@ def put_copy(work_folder: Path, folder: Path, state: CopiedState) -> Path:
     """
     data = folder / DATA_FILE
     with closing(open_store(folder)) as old, old.environment.held() as tables:
-        found = _state(folder, TableReadView(Tables(**tables), old.recipe))
+        found = _state(folder, ReadView(Tables(**tables), old.recipe))
         if found != state:
             learnt = found.last_seq - state.last_seq
             what = f"{learnt} events were learnt" if learnt > 0 else "the model was changed"

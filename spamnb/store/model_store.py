@@ -1,7 +1,7 @@
 """The model in LMDB: an environment of one folder, and the store in it.
 
 The only module that imports lmdb. Changes are durable when a write block ends. `Environment`
-handles LMDB's special conditions, `LmdbStore` connects the views of `table_views` to its tables.
+handles LMDB's special conditions, `ModelStore` opens the views of `table_views` over its tables.
 Invariants: those of `contract`; at most one environment for each file in a process; no lock of this
 module is held while a caller reads. Failure: StoreErrors only (`_mapped`); BugError for misuse.
 """
@@ -12,8 +12,10 @@ import contextlib
 import os
 import resource
 import shutil
+import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import repeat
@@ -35,16 +37,15 @@ from spamnb.errors import (
 )
 from spamnb.model.events import Recipe
 from spamnb.store.codec import Buffer, decode_recipe
-from spamnb.store.contract import ReadView, WriteView
 from spamnb.store.files import make_folder, refused, sync_folder
 from spamnb.store.table_views import (
     FORMAT,
     FORMAT_KEY,
     RECIPE_KEY,
     Caches,
-    TableReadView,
+    ReadView,
     Tables,
-    TableWriteView,
+    WriteView,
     create_model,
 )
 
@@ -823,8 +824,23 @@ def _share(plan: EnvironmentConfig) -> Environment:
         return share(plan, create=True)
 
 
-class LmdbStore:
-    """The store of one model folder. Opened by `open_store`."""
+class ModelStore:
+    """The store of one model folder: opened by `open_store`, or by `temporary_store`.
+
+    It holds one model: its recipe, its totals, the records of its features, their texts (if the
+    recipe has a vocabulary), the corrections of persons, the lists of senders, the journal of
+    events, and two indexes into the journal.
+
+    `read` never blocks on a writer and sees no unfinished transaction; the caller must not keep the
+    snapshot open across a yield of control. `write` waits for the writer lock. All changes become
+    visible together when the block ends, and are on disk then; an exception inside the block leaves
+    the store unchanged. A thread opens one write block at a time, and keeps no snapshot open while
+    it writes.
+
+    Failure: StoreErrors, BugError (the caller broke a rule of the views) and RefusedError (a sum
+    leaves its range in `fold`). If the store has to grow in a `write` block, it raises a
+    StoreBusyError (transient: nothing was changed, and the store has grown).
+    """
 
     def __init__(self, environment: Environment, recipe: Recipe, *, readonly: bool) -> None:
         self._environment: Environment | None = environment
@@ -852,7 +868,7 @@ class LmdbStore:
     def read(self) -> Iterator[ReadView]:
         """Open a snapshot."""
         with self.environment.read() as tables:
-            yield TableReadView(Tables(**tables), self._recipe, self._caches())
+            yield ReadView(Tables(**tables), self._recipe, self._caches())
 
     @contextlib.contextmanager
     def write(self) -> Iterator[WriteView]:
@@ -864,7 +880,10 @@ class LmdbStore:
             view.finish()
 
     def transact(self, run: Callable[[WriteView], Result]) -> Result:
-        """Run a function in a write transaction, again if the map had to grow."""
+        """Run a function in a write transaction, again if the store had to grow meanwhile.
+
+        So it has no side effects other than changes to the view.
+        """
         self._writable()
 
         def body(tables: dict[str, LmdbTable]) -> Result:
@@ -875,8 +894,8 @@ class LmdbStore:
 
         return self.environment.transact(body)
 
-    def _write_view(self, tables: dict[str, LmdbTable]) -> TableWriteView:
-        return TableWriteView(Tables(**tables), self._recipe, self._caches(), self._page_bytes)
+    def _write_view(self, tables: dict[str, LmdbTable]) -> WriteView:
+        return WriteView(Tables(**tables), self._recipe, self._caches(), self._page_bytes)
 
     def _caches(self) -> Caches:
         mapped = self.environment.mapped
@@ -909,7 +928,7 @@ def open_store(
     readonly: bool = False,
     map_size: int = MAP_SIZE,
     limit_bytes: int = 0,
-) -> LmdbStore:
+) -> ModelStore:
     """Open the model in a folder; create one with the recipe `create` if there is none.
 
     An existing model keeps its own recipe. `limit_bytes` 0 derives a limit from the disk
@@ -930,10 +949,25 @@ def open_store(
             environment.transact(lambda tables: _create_once(tables, create))
             sync_folder(folder)
         recipe = read_recipe(environment)
-        return LmdbStore(environment, recipe, readonly=readonly)
+        return ModelStore(environment, recipe, readonly=readonly)
     except BaseException:
         release(environment)
         raise
+
+
+def temporary_store(recipe: Recipe) -> ModelStore:
+    """Create a store in a temporary folder, which goes with it; nothing is flushed to the disk."""
+    folder = Path(tempfile.mkdtemp(prefix="spamnb-"))
+    environment = share(EnvironmentConfig(folder, Tables._fields, sync=False), create=True)
+    environment.transact(lambda tables: create_model(Tables(**tables), recipe))
+    store = ModelStore(environment, recipe, readonly=False)
+    weakref.finalize(store, _remove, environment, folder)
+    return store
+
+
+def _remove(environment: Environment, folder: Path) -> None:
+    environment.close()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _shared(config: EnvironmentConfig, *, exists: bool, create: bool) -> tuple[Environment, bool]:

@@ -1,29 +1,30 @@
-"""The read view and write view of `contract` over tables of bytes; independent of the engine.
+"""Snapshots and write transactions of a model, over tables of bytes.
 
     meta      format, recipe, totals, base totals, words' layout, journal's free space and tables of
               frequent ids, log's state, position in the log of a fleet; corrections of persons and
-              lists of senders: `person_tables`; in a fleet: `contract.RowSums`
+              lists of senders: `person_tables`; in a fleet: `RowSums`
     features  segments of rows: the live state         base      the same for the checkpoint
     log       the rows that changed last, see `rows`
     words     buckets of texts                         journal, digests, mids, kept   see `journal`
 
-Must not know LMDB. Invariants: those of `contract`. The write view keeps layout and free space
+Must not know LMDB. The write view keeps layout and free space
 in memory and writes them in `finish`, which the store calls once before it commits.
 Failure: StoreDamagedError if a value is missing or inconsistent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from spamnb.errors import BugError, StoreDamagedError
-from spamnb.model.events import Event, Ids, Recipe, Records, Totals
+from spamnb.model.events import Event, Ids, Recipe, Records, Totals, locate
 from spamnb.model.features import Words
 from spamnb.model.persons import (
     FilledPlaces,
@@ -45,7 +46,6 @@ from spamnb.store.codec import (
     row_type,
     to_rows,
 )
-from spamnb.store.contract import FleetPosition, MessageState, RowSums, Word, packed, refuse_apart
 from spamnb.store.journal import (
     EventTables,
     Index,
@@ -54,6 +54,7 @@ from spamnb.store.journal import (
     count_labels,
     event_ids,
     first_totals,
+    ids_of,
     older,
 )
 from spamnb.store.person_tables import BASE, LIVE, PersonalTable, SenderTable
@@ -69,8 +70,17 @@ from spamnb.store.rows import (
     encode,
     key_of,
 )
+from spamnb.store.values import (
+    MASK,
+    FleetPosition,
+    MessageState,
+    RowSums,
+    Word,
+    packed,
+    refuse_apart,
+)
 from spamnb.store.vocabulary import BucketLayout, Vocabulary
-from spamnb.store.weights import scan_sums, weights_for
+from spamnb.store.weights import weights_for
 
 FORMAT = 5
 """of the whole store; increased when the meaning of any table or the features of mail change"""
@@ -82,8 +92,11 @@ LAYOUT_KEY = b"layout_words"
 POSITION_KEY = b"position"
 SUMS_KEY = b"sums"
 _NO_IDS: Ids = np.zeros(0, np.uint64)
+_WORDS_AT_ONCE = 1 << 14
 _FOLD_BATCH = 1024
 """events folded together: they change rows in all segments, which are read and written once"""
+
+Result = TypeVar("Result")
 
 
 class Tables(NamedTuple):
@@ -113,8 +126,8 @@ class Caches:
     frequent: dict[bytes, FrequentIds] = field(default_factory=dict)
 
 
-class TableReadView:
-    """`contract.ReadView` over tables."""
+class ReadView:
+    """A snapshot of the store."""
 
     def __init__(self, tables: Tables, recipe: Recipe, caches: Caches | None = None) -> None:
         self._tables = tables
@@ -156,65 +169,71 @@ class TableReadView:
         return Index(tables.digests, tables.mids, tables.kept, self._recipe.key)
 
     def last_change(self) -> int:
-        """Return the number of the newest change in it."""
+        """Return the number of the newest change in it; see `Store.last_change`."""
         return self._tables.meta.transaction()
 
     def totals(self) -> Totals:
-        """Return the model's sums."""
+        """Return a copy of the model's sums."""
         return decode_totals(self._meta(TOTALS_KEY))
 
     def gather(self, ids: Ids) -> Records:
-        """Return the records of these features."""
+        """Return the records of these features as writable arrays; zero rows for unknown ones."""
         return records_of(self._features.find(ids))
 
     def features(self) -> Iterator[tuple[Ids, Records]]:
-        """Yield all features in order."""
+        """Yield all features in order of their ids, in blocks of bounded size."""
         return _columns(self._features.all())
 
     def words(self, ids: Ids) -> list[Word | None]:
-        """Return the texts of these features."""
+        """Return the texts of these features, None for those without a text."""
         return self._vocabulary.find(ids)
 
     def all_words(self) -> Iterator[Word]:
-        """Yield all texts in order."""
+        """Yield all texts in order of their ids."""
         return self._vocabulary.all()
 
     def live(self, key: bytes) -> MessageState | None:
-        """Return the state of a label."""
+        """Return the state of the label with this `label_key`; None if it was never learnt."""
         return self._index.live(key)
 
     def labels(self, digest: bytes) -> dict[int, MessageState]:
-        """Return the states of a message's labels by owner."""
+        """Return the states of a message's labels by owner; those of persons are not among them."""
         return self._index.labels_of(digest)
 
     def learnt(self, most: int) -> list[int]:
-        """Return how many messages have each label."""
+        """Return how many messages have each label, at most `most` of each.
+
+        Counts of imports are not messages. Reads few states if every label has so many messages.
+        """
         return count_labels(self._index.labels(), self._labels, most)
 
     def digests(self, message_id: str) -> list[bytes]:
-        """Return the digests of a Message-ID."""
+        """Return the digests of the messages with this Message-ID, oldest first (at most 64)."""
         return self._index.digests(message_id)
 
     def event(self, seq: int) -> Event | None:
-        """Return one event."""
+        """Return one event of the journal; None if it does not exist or is in the checkpoint."""
         return self._journal.event(seq)
 
     def events(
         self, start: int = 1, stop: int | None = None, *, newest_first: bool = False
     ) -> Iterator[Event]:
-        """Yield events by sequence number."""
+        """Yield the events start <= seq < stop."""
         return self._journal.events(start, stop, newest_first=newest_first)
 
     def live_at(self, label: int, seq: int) -> int:
-        """Return the next live event of a label."""
+        """Return the first journal event at or after seq that defines a message of this label.
+
+        The search wraps around to the first event; 0 if no message has the label.
+        """
         return self._index.live_at(label, seq)
 
     def base_totals(self) -> Totals:
-        """Return the sums of the checkpoint."""
+        """Return the sums of the checkpoint: of all events folded so far."""
         return decode_totals(self._meta(BASE_TOTALS_KEY))
 
     def base_features(self) -> Iterator[tuple[Ids, Records]]:
-        """Yield the features of the checkpoint."""
+        """Yield the features of the checkpoint, as `features`."""
         return _columns(self._base.all())
 
     def segments(self) -> Iterator[tuple[bytes, bytes]]:
@@ -223,11 +242,11 @@ class TableReadView:
             yield key_of(number), encode(rows, self._features.segments.bits)
 
     def personal(self, person: int) -> FilledPlaces | None:
-        """Return the corrections of a person."""
+        """Return the corrections of a person; None if there are none."""
         return self._persons.get(person)
 
     def persons(self) -> Iterator[tuple[int, FilledPlaces]]:
-        """Yield all persons with corrections."""
+        """Yield all persons with corrections, in order of their ids."""
         return self._personal(LIVE).all()
 
     def person_sizes(self) -> dict[int, int]:
@@ -235,7 +254,7 @@ class TableReadView:
         return self._personal(LIVE).sizes()
 
     def base_persons(self) -> Iterator[tuple[int, FilledPlaces]]:
-        """Yield the persons of the checkpoint."""
+        """Yield the persons of the checkpoint, as `persons`."""
         return self._personal(BASE).all()
 
     @cached_property
@@ -246,11 +265,11 @@ class TableReadView:
         return PersonalTable(self._tables.meta, state, self._labels)
 
     def senders(self, owner: bytes) -> SenderList | None:
-        """Return a list of senders."""
+        """Return the list of senders with this `ListOwner.key`; None if there is none."""
         return self._senders.get(owner)
 
     def sender_lists(self) -> Iterator[tuple[bytes, SenderList]]:
-        """Yield all lists of senders."""
+        """Yield all lists of senders, with the keys of their owners, in order of these."""
         return self._senders.all()
 
     @property
@@ -258,22 +277,48 @@ class TableReadView:
         return SenderTable(self._tables.meta)
 
     def last_events(self, count: int) -> list[tuple[int, int]]:
-        """Return (seq, label after) of the newest LEARN and MOVE events."""
+        """Return (seq, label after) of the newest LEARN and MOVE events, newest first."""
         return self._journal.last_labels(count)
 
     def position(self) -> FleetPosition | None:
-        """Return the position in the log of the fleet."""
+        """Return the position in the log of the fleet; None if the store follows none."""
         value = self._tables.meta.get(POSITION_KEY)
         return None if value is None else FleetPosition.decode(bytes(value))
 
     def sums(self) -> RowSums | None:
-        """Return sums over rows, texts and persons."""
+        """Return sums over rows, texts and persons; None if the store follows no log."""
         value = self._tables.meta.get(SUMS_KEY)
         return None if value is None else RowSums.decode(value)
 
+    def scanned_sums(self) -> RowSums:
+        """Return the sums as all rows and texts give them; those of `dropped` are 0."""
+        weights, sums = weights_for(self._recipe), RowSums(self.scanned_rows())
+        words = self.all_words()
+        while some := list(islice(words, _WORDS_AT_ONCE)):
+            sums = sums.plus(texts=int(weights.texts(packed(some)).sum()))
+        for person, personal in self.persons():
+            sums = sums.plus(persons=weights.person(person, personal))
+        return sums
 
-class TableWriteView(TableReadView):
-    """`contract.WriteView` over tables."""
+    def scanned_rows(self) -> int:
+        """Return the sum of all rows as they give it."""
+        weights = weights_for(self._recipe)
+        return sum(weights.rows(ids, records) for ids, records in self.features()) & MASK
+
+
+class WriteView(ReadView):
+    """The view of a write transaction; reads see its own changes.
+
+    Every array of ids passed in is sorted and distinct. `scatter` takes rows that were gathered and
+    changed in the same transaction. The caller maintains V and the histogram, because it knows the
+    old row and the new one. The newest event of a label's key defines its state; an event without a
+    digest (an import, an expiry) belongs to no message.
+
+    A store that follows the log of a fleet has a position in it. A transaction that appends events
+    to such a store must also move the position to the last of them; otherwise nothing is changed
+    (StoreAccessError). So a host adds no events that the other hosts lack. Such a store also keeps
+    the sums of its rows (`RowSums`), by which hosts are compared.
+    """
 
     def __init__(self, tables: Tables, recipe: Recipe, caches: Caches, page_bytes: int) -> None:
         super().__init__(tables, recipe, caches)
@@ -289,7 +334,7 @@ class TableWriteView(TableReadView):
         return self._sums
 
     def gather(self, ids: Ids) -> Records:
-        """Return the records of these features."""
+        """Return the records, and keep them for the `scatter` that follows."""
         rows = self._features.find(ids)
         self._gathered = ids, rows
         return records_of(rows)
@@ -299,7 +344,7 @@ class TableWriteView(TableReadView):
         self._tables.meta.put(TOTALS_KEY, encode_totals(totals))
 
     def scatter(self, ids: Ids, records: Records) -> None:
-        """Write back rows."""
+        """Write back rows; a row of zeros (counts and corrections) removes feature and text."""
         if len(ids) == 0:
             return
         if self._recipe.vocabulary or self._sums:
@@ -334,7 +379,7 @@ class TableWriteView(TableReadView):
         self._vocabulary.remove(ids)
 
     def put_words(self, words: Words) -> None:
-        """Store the texts of new features."""
+        """Store texts of new ids; existing texts stay. No effect without a vocabulary."""
         if self._recipe.vocabulary:
             new_ids = np.concatenate(self._new_ids or [_NO_IDS])
             known = self._vocabulary.add(words, np.sort(new_ids, kind="stable"))
@@ -344,7 +389,7 @@ class TableWriteView(TableReadView):
                 self._add(texts=int(parts.sum()))
 
     def put_personal(self, person: int, personal: PersonalCorrections | None) -> None:
-        """Replace the corrections of a person."""
+        """Replace the corrections of a person; None removes them."""
         if self._sums is not None:
             new = None if personal is None else filled_places(personal)
             self._add(persons=self._person_sum(person, new))
@@ -356,7 +401,10 @@ class TableWriteView(TableReadView):
         return weights.person(person, new) - weights.person(person, self.personal(person))
 
     def drop_persons(self, persons: Collection[int]) -> None:
-        """Remove persons that no event names."""
+        """Remove the corrections of persons whom no event of the journal names.
+
+        The checkpoint loses them too, with the states of their labels.
+        """
         for person in persons:
             if self._sums is not None:
                 self._add(dropped=-self._person_sum(person, None))
@@ -365,11 +413,14 @@ class TableWriteView(TableReadView):
         self._index.drop_persons(persons)
 
     def put_senders(self, owner: bytes, senders: SenderList | None) -> None:
-        """Replace a list of senders."""
+        """Replace a list of senders; None, and one without entries, removes it.
+
+        It is no event: undo, rewind and relearn leave the lists as they are.
+        """
         self._senders.put(owner, senders)
 
     def append(self, *events: Event) -> None:
-        """Add events; each defines the state of its message."""
+        """Add events, numbered from the last one on; each defines the state of its message."""
         if self._pages is None:
             # Events in the checkpoint are older than those in the journal.
             self._next = (self._journal.last_seq() or self.base_totals().last_seq) + 1
@@ -388,7 +439,10 @@ class TableWriteView(TableReadView):
         return 0 if value is None else int.from_bytes(value, "little")
 
     def fold(self, before_us: int, most: int) -> int:
-        """Move the oldest events into the checkpoint."""
+        """Move up to `most` of the oldest events into the checkpoint; return how many.
+
+        Stops at the first event that is not older than `before_us`.
+        """
         done = 0
         while done < most:
             batch = self._oldest(before_us, min(_FOLD_BATCH, most - done))
@@ -423,7 +477,7 @@ class TableWriteView(TableReadView):
             self._index.mark_folded(event)
 
     def put_position(self, position: FleetPosition | None) -> None:
-        """Replace the position in the log of the fleet."""
+        """Replace the position in the log of the fleet; None leaves the fleet."""
         meta = self._tables.meta
         if position is None:
             self._sums = None
@@ -431,7 +485,7 @@ class TableWriteView(TableReadView):
             meta.delete(SUMS_KEY)
         else:
             meta.put(POSITION_KEY, position.encode())
-            self._sums = self._sums or scan_sums(self, self._recipe)
+            self._sums = self._sums or self.scanned_sums()
 
     def finish(self) -> None:
         """Write the changed rows, the words' layout and the journal's free space."""
@@ -447,6 +501,71 @@ class TableWriteView(TableReadView):
         if self._pages is not None:
             refuse_apart(self.position(), self._next - 1)
             meta.put(ROOM_KEY, self._pages.room.to_bytes(4, "little"))
+
+
+class Store(Protocol):
+    """Storage of one model."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """Return the model's recipe."""
+
+    @property
+    def limit_bytes(self) -> int:
+        """Return the maximum size of the store; 0 if unlimited."""
+
+    def last_change(self) -> int:
+        """Return a number that differs after each change by any process."""
+
+    def read(self) -> AbstractContextManager[ReadView]:
+        """Open a snapshot."""
+
+    def write(self) -> AbstractContextManager[WriteView]:
+        """Open the write transaction."""
+
+    def transact(self, run: Callable[[WriteView], Result]) -> Result:
+        """Change the store by a function, which may be called more than once."""
+
+    def close(self) -> None:
+        """Close the store; a second call does nothing."""
+
+
+class Replay:
+    """Events that are applied to rows in memory one by one; `write` stores them all."""
+
+    def __init__(self, view: WriteView, events: Sequence[Event]) -> None:
+        """Read the rows that these events change."""
+        self._view = view
+        ids, totals = ids_of(events), view.totals()
+        self._persons = PersonalRows(len(totals.messages), view.personal)
+        self._rows = TrainingRows(totals, ids, view.gather(ids), self._persons)
+        self._count = len(events)
+        self._applied: list[Event] = []
+
+    def apply(self, event: Event) -> None:
+        """Apply the next event."""
+        self._rows.apply(event)
+        self._rows.totals.last_seq = event.seq
+        self._applied.append(event)
+
+    def removed(self, ids: Ids) -> Ids:
+        """Return which of these features have no row now; `ids` are those of applied events."""
+        return ids[empty_rows(self._rows.records_of(self._rows.find((ids,))))]
+
+    def write(self, texts: Callable[[Ids], Words]) -> None:
+        """Append the applied events; `texts` returns the texts of features that are new."""
+        view, rows = self._view, self._rows
+        ids, records = rows.ids, rows.to_records()
+        if len(self._applied) < self._count:
+            ids = ids_of(self._applied)
+            at = locate(rows.ids, ids)[0]
+            records = Records(records.n[at], records.w[at], records.day[at])
+        view.append(*self._applied)
+        view.scatter(ids, records)
+        view.put_totals(rows.totals)
+        for person, personal in self._persons.changed():
+            view.put_personal(person, personal)
+        view.put_words(texts(rows.new_ids()))
 
 
 def create_model(tables: Tables, recipe: Recipe) -> None:

@@ -33,8 +33,8 @@ from spamnb.errors import BugError, StoreDamagedError
 from spamnb.model.events import Ids, changes, locate, order_of
 from spamnb.model.features import Words
 from spamnb.store.codec import Buffer
-from spamnb.store.contract import Word
 from spamnb.store.rows import Table
+from spamnb.store.values import Word
 
 _HEAD = np.dtype([("id", "<u8"), ("place", "u1"), ("size", "u1")])
 BUCKET_WORDS = 40

@@ -1,4 +1,4 @@
-"""What rows, texts and persons add to the sums of a model, and the scan of all of them.
+"""What rows, texts and persons add to the sums of a model.
 
 Every number is multiplied by a secret weight of its column and of its feature, and added modulo
 2^64. The weights are odd, so one number that differs always changes its sum; the chance that
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import islice
 
 import numpy as np
 
@@ -18,9 +17,7 @@ from spamnb.model.events import Ids, Recipe, Records
 from spamnb.model.features import Words
 from spamnb.model.persons import PLACE_BITS, FilledPlaces
 from spamnb.store.codec import empty_rows
-from spamnb.store.contract import MASK, ReadView, RowSums, packed
 
-_WORDS_AT_ONCE = 1 << 14
 _TEXT_BYTES = 256
 _FACTORS = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 """the factors of MurmurHash3's last step"""
@@ -88,20 +85,3 @@ def weights_of(key: bytes, labels: int) -> Weights:
 def weights_for(recipe: Recipe) -> Weights:
     """Return the weights of a model."""
     return weights_of(recipe.key, len(recipe.labels))
-
-
-def scan_sums(view: ReadView, recipe: Recipe) -> RowSums:
-    """Compute the sums; those of `dropped` are 0."""
-    weights, sums = weights_for(recipe), RowSums(scan_rows(view, recipe))
-    words = view.all_words()
-    while some := list(islice(words, _WORDS_AT_ONCE)):
-        sums = sums.plus(texts=int(weights.texts(packed(some)).sum()))
-    for person, personal in view.persons():
-        sums = sums.plus(persons=weights.person(person, personal))
-    return sums
-
-
-def scan_rows(view: ReadView, recipe: Recipe) -> int:
-    """Compute the sum of all rows."""
-    weights = weights_for(recipe)
-    return sum(weights.rows(ids, records) for ids, records in view.features()) & MASK

@@ -6,12 +6,12 @@ import secrets
 import tempfile
 
 import pytest
+from support.memory_store import MemoryStore
 from support.postgres_server import PostgresServer, needs_postgres
 from support.stores import RECIPE
 from support.valkey_server import ValkeyServer, needs_valkey
 
 from spamnb.fleet.log import MemoryLog
-from spamnb.store.memory import MemoryStore
 from spamnb.store.model_store import open_store
 
 

@@ -23,7 +23,7 @@ from spamnb.errors import FleetError, LogAwayError
 from spamnb.fleet.log import START, Asked, Beat, Draft, Head, LogEntry, Outcome
 from spamnb.fleet.membership import open_log
 from spamnb.settings.values import FleetParams
-from spamnb.store.contract import next_chain
+from spamnb.store.values import next_chain
 
 DONE = Outcome.APPENDED
 MANUAL = (Path(__file__).resolve().parents[2] / "docs" / "fleet.md").read_text("utf-8")

@@ -27,8 +27,8 @@ from support.stores import (
 from spamnb.errors import BugError
 from spamnb.model.events import NO_LABEL, EventKind, Recipe, Records
 from spamnb.store.codec import same_update
-from spamnb.store.contract import MessageState, packed
 from spamnb.store.maintenance import check
+from spamnb.store.values import MessageState, packed
 
 
 class TestRecords:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.memory_store import apply_event
 from support.stores import (
     DAY_US,
     HAM,
@@ -26,9 +27,8 @@ from support.stores import (
 from spamnb.errors import BugError, RefusedError, StoreDamagedError
 from spamnb.model.events import NO_LABEL, EventKind, Recipe
 from spamnb.model.training_rows import day_of
-from spamnb.store.contract import MessageState, packed
-from spamnb.store.journal import apply_event
 from spamnb.store.maintenance import check, named, refold, stale
+from spamnb.store.values import MessageState, packed
 
 
 class TestFold:

@@ -4,6 +4,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from support.memory_store import MemoryStore
 from test_learning import NOW, WORDS, recipe
 
 from spamnb.engine.filter import Filter
@@ -12,7 +13,6 @@ from spamnb.model.correction import EXPECTED, RARE_MESSAGES
 from spamnb.model.costs import roles_of
 from spamnb.model.features import Key, digest_id
 from spamnb.store import maintenance as audit
-from spamnb.store.memory import MemoryStore
 
 LABELS = (("ham", "spam"), ("ham", "spam", "list"), ("a", "spam", "b", "c", "d"))
 MODELS, MESSAGES = 40, 25

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.memory_store import MemoryStore
 from test_learning import numbers
 
 from spamnb.engine import planner
@@ -14,7 +15,6 @@ from spamnb.engine.values import Learn, Source, Undo
 from spamnb.maintenance.rewind import relearn
 from spamnb.model.costs import Costs
 from spamnb.store.codec import decode_event, encode_event
-from spamnb.store.memory import MemoryStore
 from spamnb.store.model_store import open_store
 
 WORDS = ["apple", "pear", "plum", "fig", "lemon", "lime", "quince", "cherry", "melon", "grape"]

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fleet import everything, joined
+from support.memory_store import MemoryStore
 from support.stores import picture
 
 from spamnb.engine.filter import Filter, new_recipe
 from spamnb.engine.values import Forget, Learn, Source, Undo
 from spamnb.errors import SpamnbError
 from spamnb.fleet.log import MemoryLog
-from spamnb.store.memory import MemoryStore
 from spamnb.store.model_store import open_store
 
 WORDS = ["apple", "pear", "plum", "fig", "lemon", "lime", "quince", "cherry", "melon", "grape"]

@@ -18,9 +18,9 @@ from spamnb.fleet.store import FleetStore
 from spamnb.model.persons import no_corrections
 from spamnb.store import maintenance as audit
 from spamnb.store.codec import no_records
-from spamnb.store.contract import FleetPosition
 from spamnb.store.model_store import open_store
 from spamnb.store.rows import key_of
+from spamnb.store.values import FleetPosition
 
 RECIPE = new_recipe()
 
@@ -302,7 +302,7 @@ def test_hosts_drop_persons_when_they_like(fleet):
 
 def sums_fault(host):
     with host.model.store.read() as view:
-        return audit.check_sums(view, RECIPE)
+        return audit.check_sums(view)
 
 
 def test_a_row_that_the_disk_has_changed_is_found(fleet):

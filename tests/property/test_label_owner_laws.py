@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.fleet import everything, joined
+from support.memory_store import MemoryStore
 from support.stores import picture
 from test_learning import numbers
 
@@ -25,7 +26,6 @@ from spamnb.maintenance.rewind import relearn, rewind
 from spamnb.model.costs import Costs
 from spamnb.model.events import NO_LABEL, UNVERIFIED, label_key
 from spamnb.store.maintenance import check
-from spamnb.store.memory import MemoryStore
 from spamnb.store.model_store import open_store
 
 WORDS = ["apple", "pear", "plum", "fig", "lemon", "lime", "quince", "cherry", "melon", "grape"]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.memory_store import MemoryStore
 
 from spamnb.engine.filter import Filter, new_recipe
 from spamnb.engine.values import Forget, Learn, Source, Undo
@@ -21,7 +22,6 @@ from spamnb.model.training_rows import TrainingRows
 from spamnb.store import maintenance as audit
 from spamnb.store.codec import encode_event, no_records
 from spamnb.store.journal import first_totals
-from spamnb.store.memory import MemoryStore
 
 WORDS = ["apple", "pear", "plum", "fig", "lemon", "lime", "quince", "cherry", "melon", "grape"]
 DAY_US = 86_400_000_000

@@ -4,6 +4,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from support.memory_store import MemoryStore
 from support.stores import picture, sound
 
 from spamnb.engine.filter import new_recipe
@@ -13,7 +14,6 @@ from spamnb.errors import RefusedError
 from spamnb.maintenance.rewind import relearn
 from spamnb.model.costs import Costs
 from spamnb.store.maintenance import Change, rebuild, replay
-from spamnb.store.memory import MemoryStore
 from spamnb.store.model_store import open_store
 
 RECIPE = new_recipe("corrected", ("ham", "spam"))

@@ -14,7 +14,7 @@ from spamnb.store import rows
 from spamnb.store import rows as segments
 from spamnb.store.model_store import open_store
 from spamnb.store.rows import RowCache
-from spamnb.store.table_views import Caches, TableReadView, Tables
+from spamnb.store.table_views import Caches, ReadView, Tables
 
 EVERYTHING = ids_of(*range(800))
 
@@ -43,7 +43,7 @@ class Snapshot:
             self.rows |= zip(ids.tolist(), records.n.tolist(), strict=True)
 
     def view(self, cache):
-        return TableReadView(self.tables, RECIPE, Caches(rows=cache))
+        return ReadView(self.tables, RECIPE, Caches(rows=cache))
 
     def check(self, cache):
         """Look all rows up with what another process or thread keeps."""
@@ -137,7 +137,7 @@ def test_threads_share_what_is_kept(store):
 class Disturbed(RowCache):
     """What is kept, where another thread reads an older snapshot before each use."""
 
-    older: TableReadView | None = None
+    older: ReadView | None = None
 
     def _follow(self, view):
         if self.older is not None:

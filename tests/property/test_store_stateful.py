@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.memory_store import MemoryStore
 from support.stores import (
     DAY_US,
     NOON_2026,
@@ -27,7 +28,6 @@ from spamnb.store import journal, vocabulary
 from spamnb.store import rows as logged_rows
 from spamnb.store import rows as segments
 from spamnb.store.maintenance import check, named, stale
-from spamnb.store.memory import MemoryStore
 from spamnb.store.model_store import open_store
 
 RECIPE = Recipe(kind="bernoulli", groups=2)

@@ -9,8 +9,7 @@ from spamnb.fleet.entries import SEALERS, VERSION
 from spamnb.fleet.log import START, Head
 from spamnb.fleet.store import FleetStore, Member
 from spamnb.store import maintenance as audit
-from spamnb.store.contract import FleetPosition
-from spamnb.store.weights import scan_sums
+from spamnb.store.values import FleetPosition
 from support.stores import picture
 
 KEY = bytes(range(32))
@@ -30,5 +29,5 @@ def everything(store):
     """All numbers, texts and events of a store, and its position; the store is consistent."""
     with store.read() as view:
         assert audit.check(view) == []
-        assert view.sums().same(scan_sums(view, store.recipe))
+        assert view.sums().same(view.scanned_sums())
         return picture(view), view.position().encode()

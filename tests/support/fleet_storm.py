@@ -28,9 +28,9 @@ from spamnb.fleet.pulse import put_snapshot
 from spamnb.model.events import NO_LABEL, EventKind
 from spamnb.operations.protocol import ControlClient
 from spamnb.settings.values import FleetParams
-from spamnb.store.journal import Replay
 from spamnb.store.maintenance import backup, restore
 from spamnb.store.model_store import open_store
+from spamnb.store.table_views import Replay
 from support import fleet_host
 from support.fleet import everything
 from support.fleet_link import FleetLinks

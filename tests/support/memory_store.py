@@ -1,4 +1,4 @@
-"""A store in memory, for tests, evaluation and what-if questions. Nothing is written to disk.
+"""A store in memory, for tests. Nothing is written to disk.
 
 It shares no code with `table_views` on purpose: two stores that agree on random histories are
 evidence that both are correct. A transaction writes to overlays, which are merged into the state
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -39,28 +39,19 @@ from spamnb.model.persons import (
     PersonalRows,
     filled_places,
 )
+from spamnb.model.training_rows import TrainingRows
 from spamnb.policy.senders import SenderList
 from spamnb.store.codec import empty_rows, no_records
-from spamnb.store.contract import (
-    FleetPosition,
-    MessageState,
-    ReadView,
-    RowSums,
-    Word,
-    WriteView,
-    refuse_apart,
-    unpacked,
-)
 from spamnb.store.journal import (
     MOST_DIGESTS,
-    apply_event,
     count_labels,
     event_ids,
     first_totals,
     older,
 )
 from spamnb.store.person_tables import encode_personal
-from spamnb.store.weights import scan_sums
+from spamnb.store.table_views import ReadView, WriteView
+from spamnb.store.values import FleetPosition, MessageState, RowSums, Word, refuse_apart, unpacked
 
 _BLOCK = 16_384
 _TABLES = (
@@ -112,6 +103,7 @@ class _View:
 
     def __init__(self, store: MemoryStore, state: Dicts) -> None:
         self._store = store
+        self._recipe = store.recipe
         self._state = state
         self._change = store.last_change()
         self.over: Dicts = {name: {} for name in _TABLES}
@@ -247,7 +239,13 @@ class _View:
         return position
 
     def sums(self) -> RowSums | None:
-        return None if self.position() is None else scan_sums(self, self._store.recipe)
+        return None if self.position() is None else self.scanned_sums()
+
+    def scanned_sums(self) -> RowSums:
+        return ReadView.scanned_sums(cast("ReadView", self))
+
+    def scanned_rows(self) -> int:
+        return ReadView.scanned_rows(cast("ReadView", self))
 
     # --- writing ---
 
@@ -349,6 +347,17 @@ class _View:
         if line is not None and line.seq == event.seq:
             self._unkeep(line)
             self.over["live"][event.label_key] = line._replace(folded=True)
+
+
+def apply_event(event: Event, totals: Totals, ids: Ids, records: Records, *, sign: int = 1) -> None:
+    """Add an event to totals and records, or subtract it (sign -1); `ids` holds all of its ids."""
+    training_rows = TrainingRows(totals, ids, records)
+    training_rows.apply(event, sign=sign)
+    to_records = training_rows.to_records()
+    records.n[:], records.w[:], records.day[:] = to_records.n, to_records.w, to_records.day
+    totals.messages, totals.tokens = training_rows.totals.messages, training_rows.totals.tokens
+    totals.bias, totals.temperatures = training_rows.totals.bias, training_rows.totals.temperatures
+    totals.known, totals.histogram = training_rows.totals.known, training_rows.totals.histogram
 
 
 class MemoryStore:

@@ -13,8 +13,8 @@ from spamnb.fleet.outbox import Outbox
 from spamnb.fleet.store import FleetStore, Member
 from spamnb.fleet.waiting import FleetCommitter
 from spamnb.settings.values import OUTBOX_BYTES
-from spamnb.store.contract import FleetPosition
 from spamnb.store.model_store import open_store
+from spamnb.store.values import FleetPosition
 from support.fleet import KEY
 
 

@@ -20,11 +20,11 @@ from spamnb.model.events import (
 )
 from spamnb.model.persons import PersonalRows
 from spamnb.store.codec import encode_event
-from spamnb.store.contract import Word, packed
-from spamnb.store.journal import apply_event, event_ids
+from spamnb.store.journal import event_ids
 from spamnb.store.maintenance import check, collect
-from spamnb.store.memory import MemoryStore
 from spamnb.store.person_tables import encode_personal
+from spamnb.store.values import Word, packed
+from support.memory_store import MemoryStore, apply_event
 
 NOON_2026 = 1_767_268_800_000_000
 DAY_US = 86_400_000_000

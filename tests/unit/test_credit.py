@@ -4,6 +4,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from support.memory_store import MemoryStore
 from support.stores import copied
 
 from spamnb.engine import planner
@@ -11,7 +12,6 @@ from spamnb.engine.filter import Filter, new_recipe
 from spamnb.engine.learner import DAY_US
 from spamnb.engine.values import Learn, Source
 from spamnb.model.events import BIAS_ONE
-from spamnb.store.memory import MemoryStore
 
 NOW = 20_000 * DAY_US
 RECIPE = new_recipe()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.fleet import KEY, everything, joined
+from support.memory_store import MemoryStore
 from support.stores import RECIPE, SPAM, event_for, mail
 
 from spamnb.engine.filter import Filter
@@ -29,8 +30,7 @@ from spamnb.fleet.log import Draft, MemoryLog, Outcome
 from spamnb.model.features import Words
 from spamnb.settings.values import TeachingRules
 from spamnb.store.codec import encode_event
-from spamnb.store.contract import FleetPosition, Recorded
-from spamnb.store.memory import MemoryStore
+from spamnb.store.values import FleetPosition, Recorded
 from spamnb.telemetry import now_us
 
 PLACE = Place("e", "host1", 7, 9, 3)

@@ -3,13 +3,13 @@
 import pytest
 from support.fleet import everything, joined
 from support.fleet_storm import letter
+from support.memory_store import MemoryStore
 
 from spamnb.engine.filter import new_recipe
 from spamnb.errors import FleetError, RefusedError
 from spamnb.fleet.administration import raise_level
 from spamnb.fleet.log import DAY_S, MemoryLog
 from spamnb.fleet.pulse import Pulse
-from spamnb.store.memory import MemoryStore
 
 RECIPE = new_recipe()
 OLD, NEW = 1, 2

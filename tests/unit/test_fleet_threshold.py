@@ -4,6 +4,7 @@ import pytest
 from support.fleet import everything, joined
 from support.fleet_storm import letter
 from support.history import entry
+from support.memory_store import MemoryStore
 
 from spamnb.engine.filter import new_recipe
 from spamnb.engine.score_watch import ScoreWatch, store_trained_scores
@@ -11,7 +12,6 @@ from spamnb.fleet.entries import SCORES_VERSION
 from spamnb.fleet.log import MemoryLog
 from spamnb.model.verdict import BINS, SETTLED_US, SHIPPED
 from spamnb.records.verdicts import History
-from spamnb.store.memory import MemoryStore
 from spamnb.telemetry import now_us
 
 NOW = now_us()

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from support.memory_store import MemoryStore
 
 from spamnb.cli.importing import FORMATS as OFFERED
 from spamnb.engine.filter import OWNER, Filter, new_recipe
@@ -18,8 +19,7 @@ from spamnb.maintenance.export import load
 from spamnb.maintenance.imports import FORMATS, REFUSED, DumpOptions, dump_digest, read_dump
 from spamnb.model.tokens import TokenLocation
 from spamnb.store import maintenance as audit
-from spamnb.store.contract import unpacked
-from spamnb.store.memory import MemoryStore
+from spamnb.store.values import unpacked
 
 TOTALS = b".MSG_COUNT 40 60 20240102\n"
 MAIL = (

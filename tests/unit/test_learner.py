@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.memory_store import MemoryStore
 
 from spamnb.engine.filter import OWNER, Filter, new_recipe
 from spamnb.engine.planner import STREAK
@@ -11,7 +12,6 @@ from spamnb.engine.values import BulkLoad, Learn, Source
 from spamnb.errors import RefusedError
 from spamnb.model.events import BIAS_ONE, STEP_ONE, BulkChange, EventKind
 from spamnb.store import maintenance as audit
-from spamnb.store.memory import MemoryStore
 
 PERSON = Source(user="ann", channel="test", immediate=True)
 THREE = ("ham", "spam", "list")

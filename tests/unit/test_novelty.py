@@ -4,13 +4,13 @@ from math import inf
 
 import pytest
 from support.cli import forked as spamnb
+from support.memory_store import MemoryStore
 from support.new_kinds import FIRST, SALE, WORDS, listed, shop, write_mail
 
 from spamnb.engine.filter import Filter
 from spamnb.model.costs import Costs, OwnCosts
 from spamnb.model.events import Recipe
 from spamnb.model.verdict import MOST, NEW_KIND, SHIPPED, decide, novelty, plain
-from spamnb.store.memory import MemoryStore
 
 
 @pytest.fixture

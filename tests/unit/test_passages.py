@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.memory_store import MemoryStore
 
 from spamnb.engine.filter import Filter
 from spamnb.engine.values import Learn, Source
@@ -14,7 +15,6 @@ from spamnb.model.features import BLOCK_BYTES, MOST_BLOCKS, text_of_blocks
 from spamnb.model.scoring import LENGTHS, passages
 from spamnb.model.tokens import fields
 from spamnb.store import maintenance as audit
-from spamnb.store.memory import MemoryStore
 
 KEY = bytes(range(32))
 GOOD = [

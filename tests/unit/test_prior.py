@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.memory_store import MemoryStore
 
 from spamnb.engine import prior as priors
 from spamnb.engine.filter import OWNER, Filter, new_recipe
@@ -20,7 +21,6 @@ from spamnb.engine.values import Learn
 from spamnb.errors import RefusedError, UserError
 from spamnb.maintenance.export import export
 from spamnb.store import maintenance as audit
-from spamnb.store.memory import MemoryStore
 
 SAMPLE = Path(__file__).parents[2] / "corpora" / "sample"
 

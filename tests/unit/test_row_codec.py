@@ -49,8 +49,8 @@ from spamnb.store.codec import (
     to_rows,
     varint,
 )
-from spamnb.store.contract import MessageState
 from spamnb.store.journal import Pages
+from spamnb.store.values import MessageState
 
 U64 = st.integers(0, (1 << 64) - 1)
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.memory_store import MemoryStore
 
 from spamnb.engine.filter import Filter, new_recipe
 from spamnb.engine.scoring import score_examples
@@ -19,7 +20,6 @@ from spamnb.model.scoring import (
     maturity,
     probabilities,
 )
-from spamnb.store.memory import MemoryStore
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 THREE = ("ham", "spam", "list")

@@ -2,6 +2,7 @@
 
 import pytest
 from support.fleet import joined
+from support.memory_store import MemoryStore
 from test_feedback_service import MADE, delivered, mail, teach_some
 
 from spamnb.engine.filter import Filter
@@ -14,7 +15,6 @@ from spamnb.operations.parameters import read_known
 from spamnb.operations.request import SENDER, Caller, sender_change_of
 from spamnb.policy.actions import PersonNames
 from spamnb.settings.values import TeachingRules
-from spamnb.store.memory import MemoryStore
 
 DOMAINS = frozenset({"example.org"})
 NAMES = PersonNames("+", DOMAINS, DOMAINS, {"sales@example.org": "bob", "all@example.org": ""})

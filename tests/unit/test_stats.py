@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.history import recent
+from support.memory_store import MemoryStore
 
 from spamnb.engine.filter import OWNER, Filter, new_recipe
 from spamnb.engine.planner import STREAK
@@ -14,7 +15,6 @@ from spamnb.model.costs import Costs
 from spamnb.model.events import EventKind
 from spamnb.model.training_rows import day_of
 from spamnb.store import maintenance as audit
-from spamnb.store.memory import MemoryStore
 
 NOW_US = 9_500 * DAY_US + 10_957 * DAY_US
 RULES = ExpiryRules(keep_days=100, after_days=200, max_messages=1)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.memory_store import MemoryStore
 from support.stores import copied
 
 from spamnb.engine import learner as step_budget
@@ -25,7 +26,6 @@ from spamnb.engine.learner import (
 from spamnb.engine.values import Forget, Learn, Source
 from spamnb.model.events import BIAS_ONE, EventKind
 from spamnb.store.maintenance import replay
-from spamnb.store.memory import MemoryStore
 
 NOW = 20_000 * DAY_US
 RECIPE = new_recipe()

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from support.memory_store import MemoryStore
 
 from spamnb.engine.filter import OWNER, Filter, new_recipe
 from spamnb.engine.values import Source
@@ -18,7 +19,6 @@ from spamnb.maintenance.export import (
     recipe_of,
 )
 from spamnb.store import maintenance as audit
-from spamnb.store.memory import MemoryStore
 
 
 def message(number, words):

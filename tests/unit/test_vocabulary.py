@@ -5,9 +5,9 @@ import pytest
 from support.stores import RECIPE, ids_of, word
 
 from spamnb.store import vocabulary
-from spamnb.store.contract import packed
 from spamnb.store.maintenance import compact
 from spamnb.store.model_store import open_store
+from spamnb.store.values import packed
 
 JOINED, MOST = 4, 30
 

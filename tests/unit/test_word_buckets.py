@@ -10,8 +10,8 @@ from support.stores import RECIPE, word
 
 from spamnb.model.events import Records
 from spamnb.store import vocabulary
-from spamnb.store.contract import packed
 from spamnb.store.model_store import open_store
+from spamnb.store.values import packed
 from spamnb.store.vocabulary import BucketLayout, distinct, keys_of
 
 IDS = st.lists(st.integers(0, (1 << 64) - 1), min_size=1)
