@@ -1,15 +1,16 @@
 """What one person can do to the mail of others with corrections of that person's choice."""
 
 import copy
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from poisoning import oscillate, site, spend
-from support.stores import copied
 
 from spamnb.engine.filter import Filter
 from spamnb.engine.learner import Learner
 from spamnb.model.costs import Costs
+from spamnb.store.model_store import DATA_FILE, open_store
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 WORDS = 5
@@ -30,13 +31,15 @@ def trained():
 
 
 @pytest.fixture
-def small_site(trained):
+def small_site(trained, tmp_path):
     """A small model, 240 messages, where each word weighs much; the harm before."""
     made = copy.copy(trained)
-    made.store = copied(trained.store)
-    made.model = Filter(made.store)
-    made.learner = Learner(made.store.recipe, Costs())
-    return made, made.harm()
+    with (tmp_path / DATA_FILE).open("wb") as file:
+        trained.store.environment.copy_to(file.fileno())
+    with closing(open_store(tmp_path)) as made.store:
+        made.model = Filter(made.store)
+        made.learner = Learner(made.store.recipe, Costs())
+        yield made, made.harm()
 
 
 @pytest.mark.parametrize("label", DIRECTIONS)
