@@ -164,9 +164,13 @@ class TrainingRows:
     def predict(
         self, recipe: Recipe, message: MessageRows, blocks: Blocks | None = None
     ) -> Prediction:
-        """The corrected model's result for the message, with the present numbers."""
+        """The corrected model's result for the message, with the present numbers.
+
+        A caller without blocks needs the experts alone, which are the same with a passage.
+        """
         last = self._prediction
-        if last is None or last[0] is not message or last[1] is not blocks:
+        is_same = last is not None and last[0] is message and (blocks is None or last[1] is blocks)
+        if last is None or not is_same:
             found = predict(recipe, self.totals, message.cells, message.sizes, blocks)
             self._prediction = last = message, blocks, found
         return last[2]
