@@ -961,13 +961,14 @@ def temporary_store(recipe: Recipe) -> ModelStore:
     environment = share(EnvironmentConfig(folder, Tables._fields, sync=False), create=True)
     environment.transact(lambda tables: create_model(Tables(**tables), recipe))
     store = ModelStore(environment, recipe, readonly=False)
-    weakref.finalize(store, _remove, environment, folder)
+    weakref.finalize(store, _remove, environment, folder, os.getpid())
     return store
 
 
-def _remove(environment: Environment, folder: Path) -> None:
-    environment.close()
-    shutil.rmtree(folder, ignore_errors=True)
+def _remove(environment: Environment, folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # a child has a copy of the store, and not its folder
+        release(environment)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _shared(config: EnvironmentConfig, *, exists: bool, create: bool) -> tuple[Environment, bool]:
