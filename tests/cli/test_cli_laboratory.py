@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 
 import documentcraft
 import pytest
@@ -191,6 +192,15 @@ def test_tune_writes_nothing_and_claims_nothing(tmp_path, home, few):
     done = run("tune", *few, "--tries", 2, "--apply", home=home, code=1)
     assert "nothing was changed" in done.err
     assert (home / "data.mdb").read_bytes() == before
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_trials_leave_no_files(tmp_path, monkeypatch, few, jobs):
+    """Each trial has a store of its own in a temporary folder, and removes it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run("tune", *few, "--tries", 3, "--jobs", jobs)
+    run("evaluate", *few, "--protocol", "folds", "--jobs", jobs)
+    assert list(tmp_path.glob("spamnb-*")) == []
 
 
 @pytest.mark.timed
