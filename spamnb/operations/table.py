@@ -223,8 +223,9 @@ _COMMON: Final = (
     Parameter(
         "do",
         choice("preview", "show", "apply", "cancel"),
-        "Begin to make the model, and to compare it with the present one; show that, as soon as "
-        "it is made, or after half a second; put it in the place of the present model; end it.",
+        "`preview` begins to make the model and to compare it with the present one; `show` gives "
+        "that as soon as it is made, or after half a second; `apply` puts it in the place of the "
+        "present model; `cancel` ends it.",
         required=True,
     ),
     optional("job", "The preview; without it `show` gives the newest one."),
