@@ -177,7 +177,10 @@ def read_parameters(
         found[name] = _checked(known[name], value)
     missing = [name for name, one in known.items() if one.required and name not in found]
     if missing:
-        raise UserError(f"the parameter {missing[0]!r} is missing")
+        raise UserError(
+            f"the parameter {missing[0]!r} is missing",
+            hint=f"it must be {known[missing[0]].type.allowed}",
+        )
     return {name: found.get(name, one.default) for name, one in known.items()}
 
 
