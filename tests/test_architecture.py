@@ -27,6 +27,7 @@ LEVELS = (
 """from below: pure packages, work on a home, protocols, processes, commands"""
 PURE = {"mail", "model", "policy"}
 PROTOCOLS = {"smtp", "milter", "scanner", "imap", "maildir", "opensmtpd"}
+KNOW_FLEETS = {"fleet", "feedback", "operations", "scan", "daemon", "cli"}
 PUBLIC = {"spamnb", "spamnb.bayes"}
 """What users import; no module of the serving code imports it."""
 IMPURE = {"asyncio", "logging", "os", "pathlib", "random", "socket", "subprocess", "threading"}
@@ -183,6 +184,17 @@ def walls(sources):
     return complaints
 
 
+def fleets(sources):
+    """Complain of imports of the fleet where a model of one host is all that is known."""
+    return [
+        f"{name}:{line} imports {target}, and knows one host alone"
+        for name, text in sources.items()
+        if name.split(".")[1:2] not in ([one] for one in KNOW_FLEETS)
+        for line, target in imports(name, text, sources)
+        if target.startswith("spamnb.fleet")
+    ]
+
+
 def side_effects(sources):
     """Complain of calls in core that reach outside."""
     return [
@@ -221,6 +233,7 @@ PACKAGE_RULES = [
     private_imports,
     cycles,
     walls,
+    fleets,
     side_effects,
     silent_modules,
     empty_names,
@@ -291,6 +304,7 @@ def test_a_source_tree_without_faults_passes_each_rule(rule):
         (cycles, "spamnb.mail.message", "from spamnb.mail import html"),
         (cycles, "spamnb.errors", "def f():\n    import spamnb.mail.message"),
         (walls, "spamnb.engine.a", "import lmdb"),
+        (fleets, "spamnb.engine.a", "from spamnb.fleet.store import FleetStore"),
         (walls, "spamnb.store.a", "from lmdb import Environment"),
         (walls, "spamnb.console.a", "import click"),
         (walls, "spamnb.engine.a", "def f():\n    from matplotlib.figure import Figure"),

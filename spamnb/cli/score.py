@@ -115,11 +115,12 @@ def score(
 
 def _scored(session: CliSession, paths: Sequence[str], clues: int, jobs: int) -> Iterator[Scored]:
     from spamnb.engine.bulk import Scoring, score_paths
+    from spamnb.fleet.outbox import OutboxReader
 
     settings = session.settings
-    fleet = bool(settings.fleet.url)
+    pins = OutboxReader if settings.fleet.url else None
     aimed_at = settings.ham_loss.aimed_at
-    how = Scoring(jobs, clues, settings.site, settings.costs, aimed_at, is_fleet=fleet)
+    how = Scoring(jobs, clues, settings.site, settings.costs, aimed_at, pins)
     yield from score_paths(session.home, paths, how)
 
 

@@ -29,7 +29,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.engine.filter import BATCHES_PER_SNAPSHOT, ONE_IN, OWNER, Filter
+from spamnb.engine.filter import BATCHES_PER_SNAPSHOT, ONE_IN, OWNER, Filter, Pins
 from spamnb.engine.learner import ReplayableBatches
 from spamnb.engine.mailboxes import (
     MailSource,
@@ -45,7 +45,6 @@ from spamnb.engine.receipt import Receipt
 from spamnb.engine.scoring import BATCH_MESSAGES, MessageReader
 from spamnb.engine.values import Example, Learn, MergedWords, SharedIds, Source, WordSource
 from spamnb.errors import BugError, CorpusError, StoreError
-from spamnb.fleet.outbox import OutboxReader
 from spamnb.mail.envelope import LocalHosts
 from spamnb.model.costs import Costs
 from spamnb.model.events import Blocks, Ids, Recipe
@@ -325,8 +324,8 @@ class Scoring(NamedTuple):
     local: LocalHosts | None = None
     costs: Costs | None = None
     one_in: int = ONE_IN
-    is_fleet: bool = False
-    """messages with corrections that wait are judged as those say"""
+    pins: Callable[[Path], Pins] | None = None
+    """opens the corrections of a home that wait; their messages are judged as those say"""
     senders: SenderList | None = None
     """the list of senders for all recipients; `score_paths` reads it"""
 
@@ -352,7 +351,7 @@ def _open(home: Path, options: Scoring) -> Filter:
         costs=options.costs,
         one_in=options.one_in,
     )
-    model.pins = OutboxReader(home) if options.is_fleet else None
+    model.pins = options.pins(home) if options.pins else None
     return model
 
 

@@ -24,8 +24,6 @@ from spamnb.engine.site_scores import (
     threshold_of,
 )
 from spamnb.engine.values import Source
-from spamnb.fleet.entries import SCORES_VERSION
-from spamnb.fleet.store import FleetStore
 from spamnb.mail.envelope import domain_of
 from spamnb.model.costs import roles_of
 from spamnb.model.events import NO_LABEL
@@ -36,8 +34,6 @@ from spamnb.store.table_views import ReadView
 LEAST_NATS: Final = 0.05
 """A smaller change of the threshold waits, for a day at most: each one is an event."""
 REST_US: Final = 24 * 3600 * 1_000_000
-ALONE: Final = "this host"
-"""the name of a host without a fleet"""
 _LONGEST_LOOK: Final = 20_000
 """events that are read when a watch begins"""
 _BATCH: Final = 1000
@@ -74,7 +70,7 @@ class ScoreWatch:
         """Count, and store the counts if they change the threshold; return that change."""
         if model.history is None or not (has_threshold(model.recipe) and model.one_in):
             return None
-        host = _host_of(model)
+        host = model.store.scores_host
         if not host:
             return None
         self._read_history(model)
@@ -147,9 +143,9 @@ def store_trained_scores(
 ) -> bool:
     """Store the scores that a training found by cross-validation; return whether they are new.
 
-    They replace those of an earlier training. A fleet with hosts that cannot read them gets none.
+    They replace those of an earlier training.
     """
-    if not (has_threshold(model.recipe) and _host_of(model)):
+    if not (has_threshold(model.recipe) and model.store.scores_host):
         return False
     counts = NO_SCORES._replace(ham=ham, spam=spam)
     with model.store.read() as view:
@@ -157,13 +153,6 @@ def store_trained_scores(
     if load is not None:
         model.run(load._replace(source=Source(user, CHANNEL)))
     return load is not None
-
-
-def _host_of(model: Filter) -> str:
-    """Return the name under which a model's host counts; empty if its fleet cannot read counts."""
-    if not isinstance(model.store, FleetStore):
-        return ALONE
-    return model.store.member.host if model.store.level >= SCORES_VERSION else ""
 
 
 def scored_message(entry: HistoryEntry) -> ScoredMessage:

@@ -22,7 +22,15 @@ import numpy as np
 
 from spamnb.engine.values import MergedWords
 from spamnb.errors import BugError, FleetError, LogAwayError, RefusedError, StoreError
-from spamnb.fleet.entries import NO_MARK, VERSION, Place, Sealer, decode_body, encode_body
+from spamnb.fleet.entries import (
+    NO_MARK,
+    SCORES_VERSION,
+    VERSION,
+    Place,
+    Sealer,
+    decode_body,
+    encode_body,
+)
 from spamnb.fleet.log import (
     IN_LOG,
     MOST_BYTES,
@@ -375,6 +383,11 @@ class FleetStore:
     def level(self) -> int:
         """Return the version of entries that this host writes."""
         return min(self._level, self.member.level)
+
+    @property
+    def scores_host(self) -> str:
+        """Return the name of this host; empty if other hosts cannot read counts of scores."""
+        return self.host if self.level >= SCORES_VERSION else ""
 
     def last_change(self) -> int:
         return self._store.last_change()

@@ -514,6 +514,10 @@ class Store(Protocol):
     def limit_bytes(self) -> int:
         """Return the maximum size of the store; 0 if unlimited."""
 
+    @property
+    def scores_host(self) -> str:
+        """Return the name under which its host counts scores; empty if it counts none."""
+
     def last_change(self) -> int:
         """Return a number that differs after each change by any process."""
 

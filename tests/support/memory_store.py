@@ -381,6 +381,10 @@ class MemoryStore:
         return self._recipe
 
     @property
+    def scores_host(self) -> str:
+        return "this host"
+
+    @property
     def limit_bytes(self) -> int:
         """Return 0: the size is unlimited."""
         return 0
