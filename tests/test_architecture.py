@@ -27,7 +27,7 @@ LEVELS = (
 """from below: pure packages, work on a home, protocols, processes, commands"""
 PURE = {"mail", "model", "policy"}
 PROTOCOLS = {"smtp", "milter", "scanner", "imap", "maildir", "opensmtpd"}
-KNOW_FLEETS = {"fleet", "feedback", "operations", "scan", "daemon", "cli"}
+KNOW_FLEETS = {"fleet", "operations", "daemon", "cli"}
 PUBLIC = {"spamnb", "spamnb.bayes"}
 """What users import; no module of the serving code imports it."""
 IMPURE = {"asyncio", "logging", "os", "pathlib", "random", "socket", "subprocess", "threading"}

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spamnb.errors import BugError, SettingsError
+from spamnb.fleet.log import host_mark
+from spamnb.fleet.outbox import OutboxReader
 from spamnb.net.address import Address, NetworkSet
 from spamnb.operations.logins import TokenFile
 from spamnb.operations.request import user_id
@@ -113,6 +115,7 @@ def scanner_params_of(
 
 def plan_of(settings: Settings, home: Path, persons: PersonNames | None) -> SessionConfig:
     """Return the configuration of a model session."""
+    fleet = settings.fleet
     return SessionConfig(
         home=home,
         local=settings.site,
@@ -123,7 +126,8 @@ def plan_of(settings: Settings, home: Path, persons: PersonNames | None) -> Sess
         persons=persons,
         recipient_costs=recipient_costs(settings, persons),
         correspondents=settings.auth.correspondents and settings.auth.is_possible,
-        fleet_host=settings.fleet.effective_host if settings.fleet.url else "",
+        host_mark=host_mark(fleet.effective_host) if fleet.url else b"",
+        pins=OutboxReader if fleet.url else None,
     )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -25,8 +25,7 @@ from spamnb.engine.lookup import each_owner, joined
 from spamnb.engine.receipt import Receipt
 from spamnb.engine.scoring import example_of, score_examples
 from spamnb.engine.values import Example, Forget, Learn, Source
-from spamnb.errors import RefError, RefusedError, UserError
-from spamnb.feedback.elsewhere import Elsewhere
+from spamnb.errors import BugError, RefError, RefusedError, UserError
 from spamnb.feedback.review import ReviewItem, ReviewQueue, SenderLists
 from spamnb.feedback.rights import (
     CHANNEL_POLICIES,
@@ -41,8 +40,6 @@ from spamnb.feedback.rights import (
     policy_for,
 )
 from spamnb.feedback.values import Answer, Feedback, SenderChange, State, Trust
-from spamnb.fleet.store import FleetStore
-from spamnb.fleet.waiting import FleetCommitter
 from spamnb.mail.envelope import same_name
 from spamnb.model.events import Event, label_key
 from spamnb.model.verdict import Verdict
@@ -57,6 +54,37 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,320}")
 """a sender's name: it is stored in the journal and shown on terminals"""
 
 
+class OneHost:
+    """Resolves feedback with the verdicts of this host; `fleet.elsewhere` asks other hosts, too."""
+
+    def __init__(self, model: Filter, rules: TeachingRules) -> None:
+        self.model = model
+        self.ownership = OwnershipCheck(model, rules)
+
+    def resolve(self, feedback: Feedback) -> ResolvedMessage:
+        """Find the message, and check that the sender may label it."""
+        return self.ownership.resolve(feedback)
+
+    def put(self, feedback: Feedback, resolved: ResolvedMessage) -> Answer:
+        """Let a correction wait for the hosts that did not answer."""
+        raise BugError(f"{feedback.user}: one host asks no other ({resolved.reason})")
+
+    def answered(self) -> Iterator[tuple[int, Feedback, ResolvedMessage]]:
+        """Yield the corrections that need not wait any longer, each with its time."""
+        return iter(())
+
+    def take_back(
+        self, number: int, feedback: Feedback, is_own: Callable[[Event], bool]
+    ) -> Receipt | None:
+        """Undo a correction that waits, of this sender, or any for an admin; None without one."""
+        del number, feedback, is_own
+        return None
+
+    def on_fold(self, count: Callable[[Sequence[Event]], None]) -> None:
+        """Call a function with the changes of other hosts."""
+        del count
+
+
 class FeedbackService:
     """The entry point for all channels."""
 
@@ -69,6 +97,7 @@ class FeedbackService:
         *,
         persons: PersonNames | None = None,
         recipient_costs: RecipientCosts | None = None,
+        hosts: OneHost | None = None,
     ) -> None:
         self.model = model
         self.review_queue = review_queue
@@ -77,12 +106,11 @@ class FeedbackService:
         self._recipient_costs = recipient_costs or RecipientCosts()
         self._meters = meters or Meters()
         self._ownership = OwnershipCheck(model, self.rules)
-        self._elsewhere = Elsewhere(model, self.rules)
+        self._hosts = hosts or OneHost(model, self.rules)
         self._counting = threading.Lock()
         self._quota = DailyQuota(self.rules)
         self._counted_today = False
-        if isinstance(model.store, FleetStore):
-            model.store.on_fold = self._count_folded
+        self._hosts.on_fold(self._count_folded)
 
     @property
     def documents(self) -> bool:
@@ -119,7 +147,7 @@ class FeedbackService:
         """Try the corrections that wait for the answers of other hosts; return what is settled."""
         return [
             self._with_metrics(partial(self._settle, *question))
-            for question in self._elsewhere.answered()
+            for question in self._hosts.answered()
         ]
 
     def _settle(self, asked_us: int, feedback: Feedback, resolved: ResolvedMessage) -> Answer:
@@ -192,7 +220,7 @@ class FeedbackService:
             keys = keys_of(feedback, self.rules, proven=proven)
             # Before any message is read.
             self._quota.check(keys, now_us())
-            resolved = self._elsewhere.resolve(feedback)
+            resolved = self._hosts.resolve(feedback)
             if resolved.proven != proven:
                 proven, keys = resolved.proven, keys_of(feedback, self.rules, proven=not proven)
             return self._within_quota(keys, lambda: self._apply(feedback, policy, resolved))
@@ -231,7 +259,7 @@ class FeedbackService:
         self, feedback: Feedback, policy: ChannelPolicy, resolved: ResolvedMessage
     ) -> Answer:
         if resolved.silent:
-            return self._elsewhere.put(feedback, resolved)
+            return self._hosts.put(feedback, resolved)
         if not resolved.proven:
             return self._unproven(feedback, resolved)
         assert resolved.example is not None, "a proven message was found"
@@ -346,14 +374,9 @@ class FeedbackService:
 
     def _take_back(self, number: int, feedback: Feedback) -> Answer:
         policy_for(feedback)
-        committer = self.model.committer
-        if isinstance(committer, FleetCommitter):
-            correction = committer.outbox.correction(number)
-            is_admin = feedback.trust == "admin"
-            if correction is not None and (is_admin or self._is_own(correction.event, feedback)):
-                return _answer(committer.take_back(number))
-            if receipt := self._elsewhere.take_back(number, feedback):
-                return _answer(receipt)
+        is_own = partial(self._is_own, feedback=feedback)
+        if receipt := self._hosts.take_back(number, feedback, is_own):
+            return _answer(receipt)
         raise RefError(
             f"no correction of {feedback.user or 'this user'} waits under the number {number}",
             hint="if it is learnt by now, undo its event: see `spamnb journal`",

@@ -12,6 +12,7 @@ from spamnb.engine.filter import ONE_IN, Filter, new_recipe
 from spamnb.engine.learner import Learner
 from spamnb.feedback.review import ReviewQueue
 from spamnb.feedback.service import FeedbackService
+from spamnb.fleet.elsewhere import AllHosts
 from spamnb.fleet.log import host_mark
 from spamnb.fleet.membership import open_member
 from spamnb.fleet.outbox import Outbox, OutboxReader
@@ -127,6 +128,7 @@ def open_service(
             meters,
             persons=config.persons,
             recipient_costs=config.recipient_costs,
+            hosts=AllHosts(model, config.teaching) if config.fleet else None,
         )
     except BaseException:
         model.close()

@@ -17,12 +17,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from spamnb.engine.filter import ONE_IN, Filter
+from spamnb.engine.filter import ONE_IN, Filter, Pins
 from spamnb.engine.scoring import with_costs
 from spamnb.engine.values import Example
 from spamnb.errors import SpamnbError, StoreBusyError
-from spamnb.fleet.log import host_mark
-from spamnb.fleet.outbox import OutboxReader
 from spamnb.mail.envelope import LocalHosts, domain_of
 from spamnb.mail.headers import shown_field
 from spamnb.mail.message import parted
@@ -156,9 +154,10 @@ class SessionConfig:
     least_messages: int = LEAST_MESSAGES
     correspondents: bool = False
     """whether the people are remembered whom the site's users write to"""
-    fleet_host: str = ""
-    """name of this host in its fleet, which is in its signatures; empty: it is alone. In a fleet,
-    corrections may wait for the log; their messages get the verdict that the corrections say"""
+    host_mark: bytes = b""
+    """first bytes of all signatures, which name this host among several"""
+    pins: Callable[[Path], Pins] | None = None
+    """opens the corrections of a home that wait; their messages are judged as those say"""
 
 
 class ScanFault(NamedTuple):
@@ -558,8 +557,8 @@ class ModelSession:
         model = Filter(
             store, history=history, local=plan.local, costs=plan.costs, one_in=plan.one_in
         )
-        if plan.fleet_host:
-            model.pins, model.host_mark = OutboxReader(plan.home), host_mark(plan.fleet_host)
+        model.host_mark = plan.host_mark
+        model.pins = plan.pins(plan.home) if plan.pins else None
         return model
 
     def _open_history(self) -> History | None:

@@ -17,6 +17,7 @@ from support.postfix import free_ports
 from support.valkey_server import ValkeyServer, needs_valkey
 from support.waiting import LIMIT_S, until
 
+from spamnb.fleet.outbox import OutboxReader
 from spamnb.scan.judge import ModelSession, SessionConfig
 from spamnb.store.model_store import open_store
 
@@ -147,7 +148,7 @@ def test_a_daemon_goes_on_while_the_log_is_away(hosts, server):
         signature = score(first / "home", raw, to="bob")
         server.kill()
         daemon.wait_for("the fleet's log is not followed")
-        workers = ModelSession(SessionConfig(first / "home", fleet_host="a"))
+        workers = ModelSession(SessionConfig(first / "home", pins=OutboxReader))
         assert workers.scan([ONE_HAM.read_bytes()], [{}])[0].label == "ham"
         done = command(first, "correct", "spam", ONE_HAM)
         assert (done.code, "waits as w1" in done.out) == (0, True)

@@ -12,11 +12,11 @@ from support.waiting import LIMIT_S
 
 from spamnb.engine.filter import new_recipe
 from spamnb.errors import LogAwayError
-from spamnb.feedback import elsewhere
 from spamnb.feedback.review import ReviewQueue
 from spamnb.feedback.service import FeedbackService
 from spamnb.feedback.values import Feedback
-from spamnb.fleet import waiting
+from spamnb.fleet import elsewhere, waiting
+from spamnb.fleet.elsewhere import AllHosts
 from spamnb.fleet.log import MemoryLog, host_mark
 from spamnb.fleet.outbox import OutboxReader
 from spamnb.fleet.pulse import Pulse
@@ -38,7 +38,9 @@ class Judge(OutboxHost):
         super().__init__(home, log, RECIPE, name)
         self.model.history = History.open(home / "history")
         self.model.host_mark = host_mark(name)
-        self.service = FeedbackService(self.model, ReviewQueue(home / "review"), RULES)
+        self.service = FeedbackService(
+            self.model, ReviewQueue(home / "review"), RULES, hosts=AllHosts(self.model, RULES)
+        )
         self.beat()
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self._answer)
@@ -286,12 +288,12 @@ def test_many_questions_are_tried_in_several_passes(hosts, monkeypatch):
     back(second)
     monkeypatch.setattr(elsewhere, "PASS_S", -1.0)
     tried = []
-    run = first.service._elsewhere._tried
+    run = first.service._hosts._tried
     with monkeypatch.context() as silent:  # the host lives, and says nothing
         silent.setattr(second.log._log, "answer", lambda *_: None)
         silent.setattr(waiting, "ASK_S", 0.01)
         silent.setattr(
-            first.service._elsewhere, "_tried", lambda one: tried.append(one.number) or run(one)
+            first.service._hosts, "_tried", lambda one: tried.append(one.number) or run(one)
         )
         for _ in range(4):
             assert first.service.ask_again() == []
@@ -306,7 +308,7 @@ def test_a_full_outbox_keeps_its_questions(hosts):
     refs = second.judge(letter("x", 0))
     dead(second, hosts)
     assert first.teach(refs["signature"]).state == "waiting"
-    outbox = first.service._elsewhere._outbox
+    outbox = first.service._hosts._outbox
     outbox._limit_bytes = 0
     (question,) = outbox.questions()
     assert outbox.put_question(question._replace(hosts=("c",))) == question.number

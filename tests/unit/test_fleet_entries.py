@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fleet import KEY, everything, joined
 from support.memory_store import MemoryStore
+from support.outbox_host import OutboxHost
 from support.stores import RECIPE, SPAM, event_for, mail
 
 from spamnb.engine.filter import Filter
@@ -25,6 +26,7 @@ from spamnb.feedback.rights import keys_of
 from spamnb.feedback.service import FeedbackService
 from spamnb.feedback.values import Feedback
 from spamnb.fleet import store as fleet_store
+from spamnb.fleet.elsewhere import AllHosts
 from spamnb.fleet.entries import SEALERS, Place, decode_body, encode_body
 from spamnb.fleet.log import Draft, MemoryLog, Outcome
 from spamnb.model.features import Words
@@ -266,8 +268,9 @@ def test_a_store_that_fails_after_the_append_gives_the_receipt():
 def test_a_daily_quota_holds_for_all_hosts(tmp_path):
     """A user's changes on other hosts count against the user's quota on this one."""
     log, rules = MemoryLog(), TeachingRules(user_per_day=1)
-    here, there = (joined(MemoryStore(RECIPE), log, host) for host in "ab")
-    service = FeedbackService(here, ReviewQueue(tmp_path), rules)
+    here = OutboxHost(tmp_path / "home", log, RECIPE, "a").model
+    there = joined(MemoryStore(RECIPE), log, "b")
+    service = FeedbackService(here, ReviewQueue(tmp_path), rules, hosts=AllHosts(here, rules))
     asked = Feedback("spam", letter(1), user="ann", channel="imap", trust="user")
     assert service.teach(asked).state == "review"
     assert service.teach(replace(asked, raw=letter(2), trust="admin")).state == "learnt"

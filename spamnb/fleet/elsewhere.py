@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -20,12 +20,14 @@ from spamnb.engine.filter import Filter
 from spamnb.engine.receipt import Receipt
 from spamnb.errors import RefError
 from spamnb.feedback.rights import DAY_US, OwnershipCheck, ResolvedMessage
+from spamnb.feedback.service import OneHost
 from spamnb.feedback.values import Answer, Feedback
 from spamnb.fleet.log import FRESH_S
 from spamnb.fleet.outbox import WaitingQuestion
-from spamnb.fleet.store import FleetStore, Member
+from spamnb.fleet.store import FleetStore
 from spamnb.fleet.waiting import FleetCommitter, OtherHosts
 from spamnb.mail.envelope import same_name
+from spamnb.model.events import Event
 from spamnb.settings.values import TeachingRules
 from spamnb.telemetry import now_us
 
@@ -33,16 +35,18 @@ PASS_S = 2.0
 """how long one pass tries the questions: this host sends no beats meanwhile"""
 
 
-class Elsewhere:
-    """Resolves feedback with the verdicts of all hosts; without a fleet, with those of this one."""
+class AllHosts(OneHost):
+    """Resolves feedback with the verdicts of all hosts."""
 
     def __init__(self, model: Filter, rules: TeachingRules) -> None:
-        self._model = model
-        self._rules = rules
-        self._ownership = OwnershipCheck(model, rules)
+        super().__init__(model, rules)
         store, committer = model.store, model.committer
-        self._member = store.member if isinstance(store, FleetStore) else None
-        self._outbox = committer.outbox if isinstance(committer, FleetCommitter) else None
+        assert isinstance(store, FleetStore), "the model is written through the log"
+        assert isinstance(committer, FleetCommitter), "and its corrections can wait"
+        self._rules = rules
+        self._store = store
+        self._committer = committer
+        self._outbox = committer.outbox
         self._tried_last = 0
         """the number of the question that was tried last; the next pass begins after it"""
         self._trying = threading.Lock()
@@ -50,24 +54,19 @@ class Elsewhere:
 
     def resolve(self, feedback: Feedback) -> ResolvedMessage:
         """Find the message, and check that the sender may label it."""
-        if self._member is None:
-            return self._ownership.resolve(feedback)
         with suppress(RefError):
-            resolved = self._ownership.resolve(feedback)
+            resolved = self.ownership.resolve(feedback)
             if resolved.proven:
                 return resolved
-        return self._resolve_elsewhere(feedback, self._member)
-
-    def _resolve_elsewhere(self, feedback: Feedback, member: Member) -> ResolvedMessage:
         is_stranger = feedback.trust == "stranger"
-        others = OtherHosts(member, self._model.history, named_only=is_stranger)
+        others = OtherHosts(self._store.member, self.model.history, named_only=is_stranger)
         try:
-            resolved = OwnershipCheck(self._model, self._rules, others).resolve(feedback)
+            resolved = OwnershipCheck(self.model, self._rules, others).resolve(feedback)
         except RefError as error:
             if not others.silent:
                 raise
             resolved = ResolvedMessage(None, proven=False, reason=str(error))
-        if resolved.proven or feedback.raw or not others.silent or self._outbox is None:
+        if resolved.proven or feedback.raw or not others.silent:
             return resolved
         names = tuple(sorted(others.silent))
         reason = f"another host may have given the verdict: no answer from {_named(names)}"
@@ -75,24 +74,25 @@ class Elsewhere:
 
     def put(self, feedback: Feedback, resolved: ResolvedMessage) -> Answer:
         """Let a correction wait for the hosts that did not answer."""
-        assert self._outbox is not None, "only a host of a fleet asks others"
         fields = {name: value for name, value in asdict(feedback).items() if name != "raw"}
         question = WaitingQuestion(0, now_us(), resolved.silent, fields)
         number = self._outbox.put_question(question)
         receipt = _receipt(feedback, resolved.reason)._replace(waiting=number)
         return Answer("waiting", receipt, resolved.reason)
 
-    def take_back(self, number: int, feedback: Feedback) -> Receipt | None:
-        """Remove a question of this sender, or any for an admin; None if there is none."""
-        if self._outbox is None:
-            return None
+    def take_back(
+        self, number: int, feedback: Feedback, is_own: Callable[[Event], bool]
+    ) -> Receipt | None:
+        """Undo a correction or a question of this sender, or any for an admin; None without one."""
+        is_admin = feedback.trust == "admin"
+        correction = self._outbox.correction(number)
+        if correction is not None and (is_admin or is_own(correction.event)):
+            return self._committer.take_back(number)
         with self._trying:
             question = self._outbox.question(number)
             asked = _feedback(question) if question else None
-            if asked is None or not (
-                feedback.trust == "admin"
-                or (feedback.user and same_name(asked.user, feedback.user))
-            ):
+            is_askers = asked and feedback.user and same_name(asked.user, feedback.user)
+            if asked is None or not (is_admin or is_askers):
                 return None
             self._outbox.remove_question(number)
             return _receipt(asked, "the waiting correction was undone")
@@ -103,11 +103,9 @@ class Elsewhere:
         A question is removed after the caller has handled it. After `PASS_S` the questions that are
         left wait for the next pass. LogAwayError while no host can be asked.
         """
-        if self._outbox is None or self._member is None:
-            return
         end, last = time.monotonic() + PASS_S, self._tried_last
         questions = sorted(self._outbox.questions(), key=lambda one: one.number <= last)
-        beats = self._member.log.beats() if questions else []
+        beats = self._store.member.log.beats() if questions else []
         answering = {"", *(one.host for one in beats if one.age_s <= FRESH_S)}
         for question in questions:
             is_over = now_us() - question.time_us > DAY_US
@@ -125,6 +123,10 @@ class Elsewhere:
                         answering -= set(resolved.silent)
                 if time.monotonic() > end:
                     return
+
+    def on_fold(self, count: Callable[[Sequence[Event]], None]) -> None:
+        """Call a function with the changes of other hosts."""
+        self._store.on_fold = count
 
     def _tried(self, question: WaitingQuestion) -> ResolvedMessage:
         try:
