@@ -226,8 +226,9 @@ def metrics_page():
 
 
 def _parameter(one):
-    default = "required" if one.required else "" if one.default is None else one.default
-    shown = default if one.required else f"`{json.dumps(default)}`" if default != "" else ""
+    shown = "required" if one.required else ""
+    if one.default is not None and one.default != "":
+        shown = f"`{json.dumps(one.default)}`"
     return [f"`{one.name}`", cell(one.text), cell(one.type.allowed), shown]
 
 

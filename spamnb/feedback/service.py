@@ -58,7 +58,6 @@ class OneHost:
     """Resolves feedback with the verdicts of this host; `fleet.elsewhere` asks other hosts, too."""
 
     def __init__(self, model: Filter, rules: TeachingRules) -> None:
-        self.model = model
         self.ownership = OwnershipCheck(model, rules)
 
     def resolve(self, feedback: Feedback) -> ResolvedMessage:
@@ -105,7 +104,6 @@ class FeedbackService:
         self._persons = persons
         self._recipient_costs = recipient_costs or RecipientCosts()
         self._meters = meters or Meters()
-        self._ownership = OwnershipCheck(model, self.rules)
         self._hosts = hosts or OneHost(model, self.rules)
         self._counting = threading.Lock()
         self._quota = DailyQuota(self.rules)
@@ -215,7 +213,7 @@ class FeedbackService:
         policy = self._admit(feedback)
         if feedback.trust != "admin":
             self._count_today()
-        proven = feedback.trust != "stranger" or self._ownership.may_prove(feedback)
+        proven = feedback.trust != "stranger" or self._hosts.ownership.may_prove(feedback)
         try:
             keys = keys_of(feedback, self.rules, proven=proven)
             # Before any message is read.

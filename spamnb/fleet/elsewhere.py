@@ -43,7 +43,6 @@ class AllHosts(OneHost):
         store, committer = model.store, model.committer
         assert isinstance(store, FleetStore), "the model is written through the log"
         assert isinstance(committer, FleetCommitter), "and its corrections can wait"
-        self._rules = rules
         self._store = store
         self._committer = committer
         self._outbox = committer.outbox
@@ -59,9 +58,10 @@ class AllHosts(OneHost):
             if resolved.proven:
                 return resolved
         is_stranger = feedback.trust == "stranger"
-        others = OtherHosts(self._store.member, self.model.history, named_only=is_stranger)
+        model, rules = self.ownership.model, self.ownership.rules
+        others = OtherHosts(self._store.member, model.history, named_only=is_stranger)
         try:
-            resolved = OwnershipCheck(self.model, self._rules, others).resolve(feedback)
+            resolved = OwnershipCheck(model, rules, others).resolve(feedback)
         except RefError as error:
             if not others.silent:
                 raise

@@ -270,7 +270,8 @@ def shown_field(head: bytes, name: bytes) -> str:
     if found is None:
         return ""
     folded = _FOLDED.match(head, found.end() - 1)
-    value = unfold(folded[0].replace(b"\r\n", b"\n")).strip() if folded else b""
+    assert folded is not None, "the pattern matches nothing, too"
+    value = unfold(folded[0].replace(b"\r\n", b"\n")).strip()
     half = limits.SHOWN_BYTES // 2
     return shown_value(value if len(value) <= 2 * half else value[:half] + value[-half:])
 

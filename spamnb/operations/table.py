@@ -160,6 +160,8 @@ def _do(
         found = admin.time_machine.find(job)
         found.end()
         return _facts(found)
+    if fields["expect"] is None:
+        raise UserError("`apply` needs `expect`, as `show` gives it")
     user = fields["for"] or request.caller.login
     return _facts(_applied(admin, user, job, fields["expect"]))
 
@@ -230,7 +232,7 @@ _COMMON: Final = (
     ),
     optional("job", "The preview; without it `show` gives the newest one."),
     Parameter(
-        "expect", whole(-1, MOST_ID), "As shown, the last event of the model that was copied.", -1
+        "expect", whole(0, MOST_ID), "To apply: as shown, the last event of the model copied."
     ),
     optional("for", "The user who applies it, for the log."),
 )
